@@ -1,0 +1,54 @@
+# Every target works from a fresh clone: it makes the environment it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint types unit format validate benchmark soak clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(READY) ## Create .venv with ampsure and its development tools
+
+demo: $(READY) ## Generate 20 000 events of g g > a a g, write them, draw them
+	@mkdir -p demo
+	$(BIN)/ampsure generate gg_yyg -n 20000 --preset benchmark --seed 1 -o demo/events.h5
+	$(BIN)/ampsure inspect demo/events.h5 -o demo/events.png
+
+test: lint types unit ## Lint, types and tests
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/pytest -n 2
+
+format: $(READY) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+validate: $(READY) ## Compare amplitude and cross sections with other programs and references
+	$(BIN)/python -m validation.amplitude
+	$(BIN)/python -m validation.cross_section
+
+benchmark: $(READY) ## Measure speed; prints ratios
+	$(BIN)/python benchmarks/amplitude.py
+	$(BIN)/python benchmarks/generation.py
+
+soak: $(READY) ## The long campaigns: 1.1 million events, timed and checked (about ten minutes)
+	$(BIN)/python benchmarks/generation.py --full
+
+clean: ## Remove environment and results
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

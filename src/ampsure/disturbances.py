@@ -1,0 +1,130 @@
+r"""Noise and gaps put into a data set on purpose: section "Localized learning challenges" of the paper.
+
+Every disturbance is a small object that maps `Events` to `Events`. The truth stays in `truth`, the standard deviation of
+the noise in `noise`, and what was done in `provenance["disturbances"]`.
+
+Smearing draws A_train ~ N(A_true, sigma). Where sigma is not small against A_true (close to a peak, or many standard
+deviations out) the draw can be negative, and has no logarithm. `negative` says what happens then: "redraw" draws again
+until the amplitude is positive (a Gaussian truncated at zero, the default), "keep" leaves it for training on signed
+amplitudes. The number of events concerned is counted either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ampsure.errors import AmpsureError
+from ampsure.events import Events
+
+__all__ = ["BoxSmearing", "Disturbance", "Gap", "PeakedSmearing", "UniformSmearing", "disturb"]
+
+Floats = NDArray[np.float64]
+Negative = Literal["redraw", "keep"]
+
+
+class Disturbance:
+    """Maps Events to Events; `seed` is all that is random about it."""
+
+    def __call__(self, events: Events, seed: int = 0, negative: Negative = "redraw") -> Events:
+        """The disturbed events; the given ones are not changed."""
+        raise NotImplementedError
+
+    def _recorded(self, events: Events, **found: Any) -> dict[str, Any]:
+        """The provenance of `events` with this disturbance added."""
+        entry = {"kind": type(self).__name__, **asdict(self), **found}  # type: ignore[call-overload]
+        return {**events.provenance, "disturbances": [*events.provenance.get("disturbances", []), entry]}
+
+
+@dataclass(frozen=True)
+class _Smearing(Disturbance):
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < np.inf:
+            raise AmpsureError(f"The smearing strength epsilon must be positive, not {self.epsilon}.")
+
+    def relative_sigma(self, mass: Floats) -> Floats:
+        """Noise over true amplitude, for final states of invariant mass (N,) -> (N,)."""
+        raise NotImplementedError
+
+    def __call__(self, events: Events, seed: int = 0, negative: Negative = "redraw") -> Events:
+        if negative not in ("redraw", "keep"):
+            raise AmpsureError(f"negative must be 'redraw' or 'keep', not {negative!r}.")
+        rng = np.random.default_rng(seed)
+        sigma = self.relative_sigma(events.final_state_mass) * np.abs(events.truth)
+        smeared = events.amplitude + sigma * rng.standard_normal(len(events))
+        lost = np.flatnonzero((smeared <= 0) & (events.amplitude > 0))
+        count = len(lost)
+        while negative == "redraw" and len(lost):
+            smeared[lost] = events.amplitude[lost] + sigma[lost] * rng.standard_normal(len(lost))
+            lost = lost[smeared[lost] <= 0]
+        provenance = self._recorded(events, seed=seed, negative=negative, negative_events=count)
+        return replace(events, amplitude=smeared, noise=np.hypot(events.noise, sigma), provenance=provenance)
+
+
+@dataclass(frozen=True)
+class UniformSmearing(_Smearing):
+    """sigma = epsilon A everywhere."""
+
+    def relative_sigma(self, mass: Floats) -> Floats:
+        return np.full_like(mass, self.epsilon)
+
+
+@dataclass(frozen=True)
+class BoxSmearing(_Smearing):
+    """sigma = epsilon A where |m - threshold| < width, zero elsewhere (eq. box_smearing); masses in GeV.
+
+    >>> BoxSmearing(epsilon=0.1, width=20).relative_sigma(np.array([170.0, 181.0, 219.0, 220.0]))
+    array([0. , 0.1, 0.1, 0. ])
+    """
+
+    width: float = 20.0
+    threshold: float = 200.0
+
+    def relative_sigma(self, mass: Floats) -> Floats:
+        return np.where(np.abs(mass - self.threshold) < self.width, self.epsilon, 0.0)
+
+
+@dataclass(frozen=True)
+class PeakedSmearing(_Smearing):
+    """sigma = epsilon threshold/|m - threshold| A, ever larger towards the threshold; masses in GeV."""
+
+    threshold: float = 200.0
+
+    def relative_sigma(self, mass: Floats) -> Floats:
+        distance = np.maximum(np.abs(mass - self.threshold), np.finfo(float).tiny)
+        return self.epsilon * self.threshold / distance
+
+
+@dataclass(frozen=True)
+class Gap(Disturbance):
+    """No training or validation events where |m - threshold| < half_width; tests still see them. Masses in GeV.
+
+    The events stay in the data set, marked as not `trainable`; `Events.split` leaves them out of the first two parts.
+    """
+
+    half_width: float = 40.0
+    threshold: float = 200.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.half_width < np.inf:
+            raise AmpsureError(f"The half-width of a gap must be positive, not {self.half_width}.")
+
+    def __call__(self, events: Events, seed: int = 0, negative: Negative = "redraw") -> Events:
+        inside = np.abs(events.final_state_mass - self.threshold) < self.half_width
+        provenance = self._recorded(events, events=int(inside.sum()))
+        return replace(events, trainable=events.trainable & ~inside, provenance=provenance)
+
+
+def disturb(
+    events: Events, disturbances: Iterable[Disturbance], seed: int = 0, negative: Negative = "redraw"
+) -> Events:
+    """Several disturbances, one after the other, each with a random stream of its own."""
+    for k, disturbance in enumerate(disturbances):
+        events = disturbance(events, seed=seed + k, negative=negative)
+    return events

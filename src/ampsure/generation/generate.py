@@ -1,0 +1,282 @@
+"""`generate`: events of a process with a known exact amplitude."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ampsure._version import versions
+from ampsure.errors import AmpsureError
+from ampsure.events import Events
+from ampsure.processes import Process, get_process
+
+from .phase_space import ChiliSpace, CrossSection, RamboSpace
+from .sampler import FlatSampler, FlowSampler, Sampler, training_rounds
+from .settings import Settings, get_settings
+from .unweighting import maximum_weight, unweighting_efficiency
+
+__all__ = ["GenerationSummary", "generate"]
+
+Floats = NDArray[np.float64]
+Report = Callable[[str, float, float], None]
+"""Told of progress: stage, done, total."""
+
+_BATCH = 20_000
+_PILOT = 200_000
+
+
+@dataclass(frozen=True)
+class GenerationSummary:
+    """What a generation found out; kept in `Events.provenance["generation"]`.
+
+    Args:
+        cross_section, cross_section_error: in pb.
+        cut_efficiency: share of points inside the cuts.
+        unweighting_efficiency: share of points that became events; 1 for weighted events.
+        overweight_share: share of the cross section in the excess weight of overweight events.
+        effective_size: Kish's effective number of events.
+    """
+
+    cross_section: float
+    cross_section_error: float
+    points: int
+    cut_efficiency: float
+    unweighting_efficiency: float
+    overweight_share: float
+    effective_size: float
+    seconds: float
+
+
+def generate(
+    process: str | Process = "gg_yyg",
+    n: int = 100_000,
+    *,
+    preset: str = "benchmark",
+    seed: int = 1,
+    sampling: str = "adaptive",
+    unweight: bool = True,
+    overweight: float = 1e-3,
+    workers: int | None = None,
+    report: Report | None = None,
+    **overrides: Any,
+) -> Events:
+    """Events distributed as the cross section, with exact amplitudes.
+
+    Args:
+        n: number of events.
+        preset: "benchmark" or "lhc"; `overrides` changes single settings of `Settings`, e.g. `energy=13000`.
+        seed: the same seed gives the same events, whatever the number of workers.
+        sampling: "adaptive" (a trained flow), or "rambo" (flat phase space, weighted events).
+        unweight: unweight the events; weighted events have weights of mean one.
+        overweight: share of the cross section that may lie in the excess weight of overweight events. These events keep
+            their excess in `weights`.
+        workers: threads; by default all cores.
+        report: called with (stage, done, total).
+
+    >>> events = generate("gg_yyg", 50, seed=1, sampling="rambo")
+    >>> events.momenta.shape
+    (50, 5, 4)
+    """
+    if n < 1:
+        raise AmpsureError(f"The number of events must be positive, not {n}.")
+    if not 0 <= seed < 2**63:
+        raise AmpsureError(f"The seed must be a non-negative integer below 2^63, not {seed}.")
+    if sampling not in ("adaptive", "rambo"):
+        raise AmpsureError(f"Unknown sampling {sampling!r}; known are 'adaptive' and 'rambo'.")
+    if not 0 < overweight < 1:
+        raise AmpsureError(f"The overweight share must lie between 0 and 1, not {overweight}.")
+    process = get_process(process) if isinstance(process, str) else process
+    settings = get_settings(preset, **overrides)
+    if sampling == "adaptive" and settings.density is None:
+        raise AmpsureError("Adaptive sampling needs a parton density; without one, use sampling 'rambo'.")
+    started = time.monotonic()
+    space = ChiliSpace(process, settings) if sampling == "adaptive" else RamboSpace(process, settings)
+    cross_section = CrossSection(process, settings, space)
+    with _single_threaded_torch(), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        generation = _Generation(cross_section, pool, report or (lambda *_: None), seed, n)
+        if sampling == "rambo":
+            arrays, found = generation.weighted(FlatSampler(cross_section))
+        else:
+            sampler = generation.adapted()
+            arrays, found = generation.unweighted(sampler, overweight) if unweight else generation.weighted(sampler)
+    summary = GenerationSummary(**found, seconds=time.monotonic() - started)
+    momenta, amplitude, weights = arrays
+    provenance = {
+        "command": {"name": "generate", "process": process.name, "n": n, "preset": preset, "seed": seed}
+        | {"sampling": sampling, "unweight": unweight and sampling != "rambo", "overweight": overweight},
+        "settings": settings.model_dump(mode="json"),
+        "versions": versions(),
+        "generation": asdict(summary),
+    }
+    return Events(momenta, amplitude, process, weights=weights, provenance=provenance)
+
+
+@contextmanager
+def _single_threaded_torch() -> Iterator[None]:
+    """Batches run side by side; each keeps to its own thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Weights (N,) of all points; of those with positive weight, momenta (M, n, 4), amplitude, weight, a uniform number."""
+
+    weights: Floats
+    momenta: Floats
+    amplitude: Floats
+    positive: Floats
+    uniform: Floats
+
+
+Arrays = tuple[Floats, Floats, Floats]  # momenta, amplitude, weights
+
+
+class _Generation:
+    """Batches are numbered and draw from streams of their own: results depend on the seed, not on the threads."""
+
+    def __init__(
+        self, cross_section: CrossSection, pool: ThreadPoolExecutor, report: Report, seed: int, n_events: int
+    ) -> None:
+        self._cross_section, self._pool, self._report = cross_section, pool, report
+        self._seed, self._n = seed, n_events
+
+    def adapted(self) -> FlowSampler:
+        """A flow trained on the cross section."""
+        sampler = FlowSampler(self._cross_section, self._seed)
+        rounds = training_rounds(self._n)
+        self._report("adapting", 0, sum(rounds))
+        for done in sampler.adapt(rounds, self._evaluate):
+            self._report("adapting", done, sum(rounds))
+        return sampler
+
+    def _evaluate(self, points: Floats) -> Floats:
+        parts = np.array_split(points, max(1, len(points) // 4096))
+        return np.concatenate(list(self._pool.map(lambda part: self._cross_section(part)[0], parts)))
+
+    def _batches(self, sampler: Sampler, stream: int, size: int) -> Iterator[_Batch]:
+        """Batches in the order of their numbers, computed ahead by the pool."""
+
+        def compute(number: int) -> _Batch:
+            rng = np.random.default_rng([self._seed, stream, number])
+            points, inverse_density = sampler.draw(size, rng)
+            weights, momenta, amplitude = self._cross_section(points)
+            weights = weights * inverse_density
+            positive = weights[weights > 0]
+            return _Batch(weights, momenta, amplitude, positive, rng.random(len(positive)))
+
+        ahead: deque[Future[_Batch]] = deque()
+        number = 0
+        try:
+            while True:
+                while len(ahead) < 4:
+                    ahead.append(self._pool.submit(compute, number))
+                    number += 1
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+    def weighted(self, sampler: Sampler) -> tuple[Arrays, dict[str, Any]]:
+        """The first n points inside the cuts, with their weights."""
+        tally, parts, found = _Tally(), [], 0
+        for batch in self._batches(sampler, stream=2, size=min(_BATCH, 2 * self._n)):
+            tally.add(batch.weights)
+            parts.append((batch.momenta, batch.amplitude, batch.positive))
+            found += len(batch.positive)
+            self._report("generating weighted events", min(found, self._n), self._n)
+            if found >= self._n:
+                break
+            if tally.points > 1000 * (found + 1000):
+                raise AmpsureError(
+                    "Fewer than one in a thousand points passes the cuts: loosen them, or raise the energy."
+                )
+        momenta, amplitude, weights = (np.concatenate(arrays)[: self._n] for arrays in zip(*parts, strict=True))
+        weights = weights / weights.mean()
+        kish = float(weights.sum() ** 2 / np.square(weights).sum())
+        summary = tally.summary() | {"unweighting_efficiency": 1.0, "overweight_share": 0.0, "effective_size": kish}
+        return (momenta, amplitude, weights), summary
+
+    def unweighted(self, sampler: Sampler, share: float) -> tuple[Arrays, dict[str, Any]]:
+        """n events of weight one, but for the excess of overweight ones.
+
+        The maximum is fixed at the end, from all weights seen, so that the share of overweight events is the one asked
+        for. Until then points are kept by a maximum that is certainly lower, with their uniform number: the final choice
+        among them is the same number against the final maximum.
+        """
+        size = min(_BATCH, max(2000, 5 * self._n))
+        started = time.monotonic()
+        pilot = np.concatenate(
+            [
+                b.weights
+                for b, _ in zip(self._batches(sampler, 3, size), range(max(1, min(_PILOT, 5 * self._n) // size)))
+            ]
+        )
+        if not pilot.any():
+            raise AmpsureError("No point passes the cuts: loosen them, or raise the energy.")
+        maximum = maximum_weight(pilot, share * pilot.sum())
+        floor = maximum / 2
+        seconds = (time.monotonic() - started) / len(pilot) * self._n / unweighting_efficiency(pilot, maximum)
+        stage = f"unweighting (about {seconds:.0f} s)"
+
+        tally, large, kept, accepted = _Tally(), [], [], 0
+        for batch in self._batches(sampler, 2, size):
+            tally.add(batch.weights)
+            large.append(batch.positive[batch.positive > floor])
+            keep = batch.uniform * floor < batch.positive
+            kept.append([a[keep] for a in (batch.momenta, batch.amplitude, batch.positive, batch.uniform)])
+            accepted += int((kept[-1][3] * maximum < kept[-1][2]).sum())
+            self._report(stage, min(accepted, self._n), self._n)
+            if accepted >= self._n:
+                maximum = max(floor, maximum_weight(np.concatenate(large), share * tally.total))
+                accepted = sum(int((uniform * maximum < weight).sum()) for _, _, weight, uniform in kept)
+                if accepted >= self._n:
+                    break
+        momenta, amplitude, weight, uniform = (np.concatenate(arrays) for arrays in zip(*kept, strict=True))
+        chosen = np.flatnonzero(uniform * maximum < weight)[: self._n]
+        weights = np.maximum(weight[chosen] / maximum, 1.0)
+        excess = np.maximum(np.concatenate(large) - maximum, 0).sum()
+        summary = tally.summary() | {
+            "unweighting_efficiency": float((tally.total - excess) / maximum / tally.points),
+            "overweight_share": float(excess / tally.total),
+            "effective_size": float(weights.sum() ** 2 / np.square(weights).sum()),
+        }
+        return (momenta[chosen], amplitude[chosen], weights), summary
+
+
+class _Tally:
+    """Running cross section."""
+
+    def __init__(self) -> None:
+        self.points, self.inside = 0, 0
+        self.total, self._squares = 0.0, 0.0
+
+    def add(self, weights: Floats) -> None:
+        self.points += len(weights)
+        self.inside += int(np.count_nonzero(weights))
+        self.total += float(weights.sum())
+        self._squares += float(np.square(weights).sum())
+
+    def summary(self) -> dict[str, Any]:
+        mean = self.total / self.points
+        variance = max(self._squares / self.points - mean**2, 0.0)
+        return {
+            "cross_section": mean,
+            "cross_section_error": float(np.sqrt(variance / max(self.points - 1, 1))),
+            "points": self.points,
+            "cut_efficiency": self.inside / self.points,
+        }

@@ -1,0 +1,120 @@
+"""Events in files: `load`, `save` and `stream`, by suffix HDF5, LHE or numpy.
+
+Round trips are exact to the bit. What a file holds is checked before it becomes `Events`, and every failure is an
+`AmpsureError` of one sentence that names the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from ampsure.errors import AmpsureError
+from ampsure.events import Events
+from ampsure.processes import Process
+
+from . import hdf5, lhe, numpy
+from .atomic import replacing
+from .hdf5 import checksum
+
+__all__ = ["FORMATS", "checksum", "load", "replacing", "save", "stream"]
+
+
+class Format(Protocol):
+    """A module of this package that knows a kind of file."""
+
+    def read(self, path: Path, process: Process | None = None) -> Events: ...
+
+    def iterate(self, path: Path, size: int, process: Process | None = None) -> Iterator[Events]: ...
+
+    def write(self, events: Events, path: Path) -> None: ...
+
+
+FORMATS: dict[str, Format] = {
+    ".h5": hdf5,
+    ".hdf5": hdf5,
+    ".lhe": lhe,
+    ".lhe.gz": lhe,
+    ".npy": numpy,
+    ".npz": numpy,
+}
+"""Suffix -> the module that reads and writes it."""
+
+
+def load(
+    path: str | os.PathLike[str], *, process: Process | None = None, invalid: str = "error", signed: bool = False
+) -> Events:
+    """All events of a file, each of them valid.
+
+    Args:
+        process: overrides what the file says, but must have the same legs; without either, two legs come in and the
+            masses are read off the momenta.
+        invalid, signed: see `Events.validated`.
+    """
+    path, file_format = _existing(path)
+    events = file_format.read(path, process)
+    valid = events.validated(invalid=invalid, signed=signed, source=path.name)
+    if not len(valid):
+        raise _nothing_valid(path)
+    return valid
+
+
+def save(events: Events, path: str | os.PathLike[str]) -> None:
+    """Write events in the format the suffix names, whole or not at all.
+
+    A .npy keeps neither process nor provenance; every other format keeps everything.
+    """
+    file_format = _format(Path(path))
+    if not len(events):
+        raise AmpsureError(f"There are no events to write to {Path(path).name}.")
+    with replacing(path) as temporary:
+        file_format.write(events, temporary)
+
+
+def stream(
+    path: str | os.PathLike[str],
+    size: int = 100_000,
+    *,
+    process: Process | None = None,
+    invalid: str = "error",
+    signed: bool = False,
+) -> Iterator[Events]:
+    """The events of a file, at most `size` at a time, in bounded memory (but a .npz is loaded whole); see `load`."""
+    path, file_format = _existing(path)
+    if size < 1:
+        raise AmpsureError(f"The size of a part must be at least 1, not {size}.")
+    return _validated(path, file_format.iterate(path, size, process), invalid, signed)
+
+
+def _validated(path: Path, parts: Iterator[Events], invalid: str, signed: bool) -> Iterator[Events]:
+    start = n_valid = 0
+    for part in parts:
+        stop = start + len(part)
+        valid = part.validated(invalid=invalid, signed=signed, source=f"{path.name}[{start}:{stop}]")
+        start, n_valid = stop, n_valid + len(valid)
+        if len(valid):
+            yield valid
+    if not n_valid:
+        raise _nothing_valid(path)
+
+
+def _existing(path: str | os.PathLike[str]) -> tuple[Path, Format]:
+    path = Path(path)
+    if os.path.isdir(path):
+        raise AmpsureError(f"{path} is a folder: give the name of a file of events.")
+    if not os.path.exists(path):
+        raise AmpsureError(f"There is no file {path}: check its name.")
+    return path, _format(path)
+
+
+def _format(path: Path) -> Format:
+    for suffix, file_format in FORMATS.items():
+        if path.name.lower().endswith(suffix):
+            return file_format
+    raise AmpsureError(f"{path.name} has an unknown suffix: known are {', '.join(FORMATS)}.")
+
+
+def _nothing_valid(path: Path) -> AmpsureError:
+    return AmpsureError(f"No event of {path.name} is valid: load it with invalid='error' to see why.")

@@ -1,0 +1,46 @@
+"""Write a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+
+from ampsure.errors import AmpsureError
+
+__all__ = ["replacing"]
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary name next to `path`, with the same suffix: what is written there becomes `path` when the block ends.
+
+    If the block raises, even on Ctrl-C, the old file stays as it was and the temporary one is removed.
+
+    >>> from tempfile import mkdtemp
+    >>> file = Path(mkdtemp()) / "answer.txt"
+    >>> with replacing(file) as temporary:
+    ...     _ = temporary.write_text("42")
+    >>> file.read_text()
+    '42'
+    """
+    target = Path(os.path.realpath(path))  # a link stays a link
+    if target.is_dir():
+        raise AmpsureError(f"{path} is a folder: give the name of a file to write.")
+    if target.exists() and not target.is_file():
+        raise AmpsureError(f"{path} is not a regular file: give another name to write to.")
+    if not target.parent.is_dir():
+        raise AmpsureError(f"There is no folder {target.parent} for {target.name}: create it or choose another one.")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise AmpsureError(f"The folder {target.parent} is not writable: write {target.name} to another one.")
+    temporary = target.with_name(f".{token_hex(4)}-{target.name}")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else "the disk may be full"
+        raise AmpsureError(f"{path} cannot be written ({reason}): free some space or choose another folder.") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,94 @@
+"""HDF5 (.h5, .hdf5), the native format: everything `Events` hold, compressed without loss.
+
+One dataset for each of `momenta` (N, n, 4) and the columns (N,); truth, noise, weights and trainable are left out where
+they are what `Events` fill in. Attributes of the file: `format`, `schema_version`, `process` and `provenance` (JSON),
+and the `checksum` of the function below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+
+from ampsure.errors import AmpsureError
+from ampsure.events import Events
+from ampsure.processes import Process
+
+from . import checks
+from .checks import ARRAYS, reading
+
+__all__ = ["checksum", "iterate", "read", "write"]
+
+FORMAT = "ampsure-events"
+_ROWS = 4096  # events in a chunk: about half a megabyte
+
+
+def checksum(events: Events) -> str:
+    """SHA-256 of the events: for each of `ARRAYS` its name and its numbers, little-endian in C order.
+
+    It is the same for the same events in every format; process and provenance do not enter.
+    """
+    digest = hashlib.sha256()
+    for name in ARRAYS:
+        column = getattr(events, name)
+        digest.update(name.encode())
+        for start in range(0, len(column), _ROWS):
+            chunk = np.ascontiguousarray(column[start : start + _ROWS])
+            digest.update(chunk.astype(chunk.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()
+
+
+def read(path: Path, process: Process | None = None) -> Events:
+    """The whole file, compared with its checksum."""
+    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
+        (events,) = _parts(path, file, None, process)
+        if checksum(events) != file.attrs["checksum"]:
+            raise AmpsureError(f"{path.name} is damaged: its contents do not match its checksum; write it again.")
+        return events
+
+
+def iterate(path: Path, size: int, process: Process | None = None) -> Iterator[Events]:
+    """`size` events at a time. The checksum is not compared: it would take the whole file before the first event."""
+    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
+        yield from _parts(path, file, size, process)
+
+
+def write(events: Events, path: Path) -> None:
+    attributes = {
+        "format": FORMAT,
+        "schema_version": checks.SCHEMA_VERSION,
+        "process": checks.to_json(events.process.to_dict()),
+        "provenance": checks.to_json(events.provenance),
+        "checksum": checksum(events),
+    }
+    trivial = checks.trivial_columns(events)
+    columns = {name: getattr(events, name) for name in ARRAYS if name not in trivial}
+    image = BytesIO()  # HDF5 itself does not survive a full disk: it may crash the interpreter
+    with h5py.File(image, "w") as file:
+        file.attrs.update(attributes)
+        for name, column in columns.items():
+            chunks = (min(_ROWS, len(column)), *column.shape[1:])
+            file.create_dataset(name, data=column, chunks=chunks, compression="gzip", compression_opts=4, shuffle=True)
+    path.write_bytes(image.getbuffer())
+
+
+def _parts(path: Path, file: Any, size: int | None, process: Process | None) -> Iterator[Events]:
+    if file.attrs.get("format") != FORMAT:
+        raise AmpsureError(
+            f"{path.name} is an HDF5 file, but not one of ampsure: store momenta and amplitude as .npz and load that."
+        )
+    checks.check_schema(path, file.attrs.get("schema_version"))
+    datasets = {name: file[name] for name in ARRAYS if name in file}
+    for name, dataset in datasets.items():
+        wanted = np.dtype(bool if name == "trainable" else np.float64)
+        if not isinstance(dataset, h5py.Dataset) or dataset.dtype != wanted:
+            raise AmpsureError(f"{name} in {path.name} is not a dataset of {wanted}: write the file again.")
+    process = checks.process_of(path, process, file.attrs["process"])
+    provenance = checks.provenance_of(path, file.attrs["provenance"])
+    yield from checks.parts(path, datasets, size, process, provenance)

@@ -1,0 +1,241 @@
+"""Les Houches event files (.lhe, .lhe.gz), through pylhe (the extra `ampsure[lhe]`).
+
+A leg is a particle of status -1 (incoming) or +1 (outgoing); others are skipped. The event weight is XWGTUP; amplitude,
+truth, noise and trainable are weights named so, in the group "ampsure"; process and provenance are JSON in the header's
+element <ampsure>. Numbers have 17 digits, so that they come back to the bit. Colour flow, scale and couplings are not
+known to `Events`: their fields say so (0, -1), and a parton shower needs them from elsewhere.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ampsure.errors import AmpsureError
+from ampsure.events import Events
+from ampsure.kinematics import find_collinear, find_invalid
+from ampsure.processes import Process, get_process, list_processes
+
+from .checks import SCHEMA_VERSION, check_schema, parts, process_of, provenance_of, reading, to_json
+
+__all__ = ["iterate", "read", "write"]
+
+NAMED = ("amplitude", "truth", "noise", "trainable")
+"""The columns that travel as named weights."""
+
+_EXACT = {  # pylhe's own formats keep 9 digits
+    "eventinfo": "{nparticles:3d} {pid:6d} {weight: .16e} {scale: .16e} {aqed: .16e} {aqcd: .16e}",
+    "particle": "{id:5d} {status:3d} {mother1:3d} {mother2:3d} {color1:3d} {color2:3d}"
+    " {px: .16e} {py: .16e} {pz: .16e} {e: .16e} {m: .16e} {lifetime: .1e} {spin: .1e}",
+    "initinfo": "{beamA:6d} {beamB:6d} {energyA: .16e} {energyB: .16e} {PDFgroupA:5d} {PDFgroupB:5d}"
+    " {PDFsetA:5d} {PDFsetB:5d} {weightingStrategy:5d} {numProcesses:5d}",
+    "procinfo": "{xSection: .16e} {error: .16e} {unitWeight: .16e} {procId:5d}",
+}
+
+
+class _Weight(float):
+    """A number that keeps all its digits where pylhe asks for five."""
+
+    def __format__(self, spec: str) -> str:
+        return float.__repr__(self)
+
+
+def read(path: Path, process: Process | None = None) -> Events:
+    """The whole file."""
+    return Events.concatenate(iterate(path, 100_000, process))
+
+
+def iterate(path: Path, size: int, process: Process | None = None) -> Iterator[Events]:
+    """`size` events at a time.
+
+    The process is the one given, or the one in the header, or the registered one with the particles of the first event,
+    or made of these. Events without a weight "amplitude" get the exact amplitude of the process if it is known.
+    """
+    pylhe = _import_pylhe()
+    with reading(path, "an LHE file"), _open_to_read(path) as file:
+        with _warnings_are_errors():
+            content = pylhe.LHEFile.frombuffer(file)
+            first = next(content.events, None)
+        if first is None:
+            raise AmpsureError(f"{path.name} holds no events: write at least one.")
+        process, provenance = _describe(path, content.header, first, process)
+        names = [name for name in NAMED if name in first.weights] if "amplitude" in first.weights else []
+        if not names:
+            provenance = {**provenance, "amplitude": _exact_source(path, process)}
+        rows = _rows(path, chain([first], content.events), process, names)
+        while len(table := _table(rows, size, 4 * process.n_legs + 1 + len(names))):
+            yield from parts(path, _columns(table, process, names), None, process, provenance)
+
+
+def write(events: Events, path: Path) -> None:
+    pylhe = _import_pylhe()
+    note = ElementTree.Element("ampsure", schema_version=str(SCHEMA_VERSION))
+    note.text = to_json({"process": events.process.to_dict(), "provenance": events.provenance})
+    weights = [pylhe.LHEInitRWGTWeight(id=name, name=name) for name in NAMED]
+    group = pylhe.LHEInitRWGTWeightGroup(name="ampsure", weights=weights)
+    header = pylhe.LHEHeader(initrwgt=pylhe.LHEInitRWGT(entries=[group]), extra_elements=[note])
+    content = pylhe.LHEFile(init=_init(pylhe, events), header=header, events=_lhe_events(pylhe, events))
+    with _open_to_write(path) as file:
+        content.write(file, pylhe.LHEXMLFormat(**_EXACT))
+
+
+def _init(pylhe: Any, events: Events) -> Any:
+    """Beams, protons for partons, with the largest energies in the events; the mean weight as the cross section."""
+    incoming = [2212 if i == 21 or 0 < abs(i) < 7 else i for i in events.process.pdg_ids[: events.process.n_incoming]]
+    energies = events.momenta[:, : len(incoming), 0].max(0).tolist()
+    (beam_a, beam_b), (energy_a, energy_b) = [*incoming, 0][:2], [*energies, 0.0][:2]
+    with np.errstate(all="ignore"):  # weights may be anything a file holds
+        mean, error = events.weights.mean(), events.weights.std() / np.sqrt(len(events))
+    # PDF -1: taken from the event itself; strategy -4: weights of any sign, whose mean is the cross section
+    info = pylhe.LHEInitInfo(beam_a, beam_b, energy_a, energy_b, -1, -1, -1, -1, -4, 1)
+    run = pylhe.LHEProcInfo(xSection=mean, error=error, unitWeight=np.abs(events.weights).max(), procId=1)
+    return pylhe.LHEInit(initInfo=info, procInfo=[run], generators=[])
+
+
+def _lhe_events(pylhe: Any, events: Events) -> Iterator[Any]:
+    p = events.process
+    heads = [(i, -1, 0, 0, 0, 0) for i in p.pdg_ids[: p.n_incoming]]  # id, status, mothers, colours
+    heads += [(i, 1, 1, p.n_incoming, 0, 0) for i in p.pdg_ids[p.n_incoming :]]
+    for k in range(len(events)):
+        particles = [
+            pylhe.LHEParticle(*head, px, py, pz, e, mass, 0.0, 9.0)  # spin 9: not known
+            for head, mass, (e, px, py, pz) in zip(heads, p.masses, events.momenta[k].tolist(), strict=True)
+        ]
+        info = pylhe.LHEEventInfo(p.n_legs, 1, float(events.weights[k]), -1.0, -1.0, -1.0)
+        yield pylhe.LHEEvent(info, particles, weights={name: _Weight(getattr(events, name)[k]) for name in NAMED})
+
+
+def _describe(path: Path, header: Any, first: Any, given: Process | None) -> tuple[Process, dict[str, Any]]:
+    """Process and provenance: from our note in the header, or from the first event."""
+    notes = [element for element in (header.extra_elements if header else []) if element.tag == "ampsure"]
+    if notes:
+        check_schema(path, int(notes[0].attrib["schema_version"]))
+        note = json.loads(notes[0].text)
+        process = process_of(path, given, json.dumps(note["process"]))
+        return process, provenance_of(path, json.dumps(note["provenance"]))  # type: ignore[return-value]  # not None
+    return given or _recognise(path, _legs(first)), {}
+
+
+def _recognise(path: Path, legs: list[Any]) -> Process:
+    ids, masses = tuple(leg.id for leg in legs), tuple(abs(leg.m) for leg in legs)
+    n_incoming = sum(leg.status == -1 for leg in legs)
+    if not 0 < n_incoming < len(legs):
+        raise AmpsureError(f"The first event of {path.name} needs incoming and outgoing particles (status -1 and 1).")
+    for known in map(get_process, list_processes()):
+        same_legs = (known.pdg_ids, known.n_incoming) == (ids, n_incoming)
+        if same_legs and np.allclose(known.masses, masses, rtol=1e-6, atol=1e-6):
+            return known
+    return Process("unknown", ids, masses, n_incoming)
+
+
+def _legs(event: Any) -> list[Any]:
+    """Incoming, then outgoing particles, each in the order of the file."""
+    return [p for p in event.particles if p.status == -1] + [p for p in event.particles if p.status == 1]
+
+
+def _rows(path: Path, events: Iterable[Any], process: Process, names: list[str]) -> Iterator[list[float]]:
+    """For each event its momenta, its weight and the named weights, 4 n + 1 + len(names) numbers."""
+    status = [-1] * process.n_incoming + [1] * (process.n_legs - process.n_incoming)
+    for k, event in enumerate(events):
+        legs = _legs(event)
+        same = all(known in (0, leg.id) for known, leg in zip(process.pdg_ids, legs, strict=False))
+        if not same or [leg.status for leg in legs] != status:
+            raise AmpsureError(
+                f"Event {k} of {path.name} has the particles {_words(legs)}, which is not {process.label}:"
+                " keep events of one process, in one order, in a file."
+            )
+        if event.eventinfo.nparticles != len(event.particles) or not event.weights.keys() >= set(names):
+            raise AmpsureError(
+                f"Event {k} of {path.name} lacks a particle or a weight of {names}: write the file again."
+            )
+        momenta = [x for leg in legs for x in (leg.e, leg.px, leg.py, leg.pz)]
+        yield [*momenta, event.eventinfo.weight, *(event.weights[name] for name in names)]
+
+
+def _words(legs: list[Any]) -> str:
+    return " > ".join(" ".join(str(leg.id) for leg in legs if leg.status == status) for status in (-1, 1))
+
+
+def _table(rows: Iterator[list[float]], size: int, width: int) -> NDArray[np.float64]:
+    """The next `size` rows or fewer, (N, width)."""
+    with _warnings_are_errors():
+        return np.fromiter(islice(rows, size), dtype=np.dtype((np.float64, width)))
+
+
+def _columns(table: NDArray[np.float64], process: Process, names: list[str]) -> dict[str, Any]:
+    """What `_rows` yields, (N, 4 n + 1 + len(names)), as arrays by name."""
+    momenta, others = np.split(table, [4 * process.n_legs], axis=1)
+    columns: dict[str, Any] = {"momenta": momenta.reshape(len(table), -1, 4)}
+    columns |= zip(("weights", *names), others.T, strict=True)
+    if "trainable" in columns:
+        columns["trainable"] = columns["trainable"] != 0
+    if "amplitude" not in columns:
+        columns["amplitude"] = _amplitude(columns["momenta"], process)
+    return columns
+
+
+def _exact_source(path: Path, process: Process) -> str:
+    if process.exact is None:
+        raise AmpsureError(
+            f"{path.name} has no weight named 'amplitude', and the exact amplitude of {process.label} is not known:"
+            " add the weight, or register the process with ampsure.register_process."
+        )
+    return f"exact, of process {process.name}, computed from {path.name}"
+
+
+def _amplitude(momenta: NDArray[np.float64], process: Process) -> NDArray[np.float64]:
+    """The exact amplitude, NaN where it is not defined: (N, n, 4) -> (N,)."""
+    good = ~find_invalid(momenta, process.masses, process.n_incoming, beams_along_z=True)[0]
+    good[good] = ~find_collinear(momenta[good])
+    amplitude = np.full(len(momenta), np.nan)
+    amplitude[good] = process.amplitude(momenta[good])
+    return amplitude
+
+
+def _import_pylhe() -> Any:
+    try:
+        import pylhe
+    except ImportError as error:
+        raise AmpsureError("LHE files need pylhe: install it with pip install 'ampsure[lhe]'.") from error
+    return pylhe
+
+
+@contextmanager
+def _warnings_are_errors() -> Iterator[None]:
+    """pylhe ends quietly, with a warning, where a file is cut off; events would be lost."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield
+
+
+@contextmanager
+def _open_to_read(path: Path) -> Iterator[IO[bytes]]:
+    with open(path, "rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not compressed:
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            yield unpacked  # type: ignore[misc]  # a reader of bytes in all but name
+
+
+@contextmanager
+def _open_to_write(path: Path) -> Iterator[IO[str]]:
+    """Plain or compressed; neither a date nor the temporary name gets into the file."""
+    with ExitStack() as stack:
+        file: Any = stack.enter_context(open(path, "wb"))
+        if path.suffix.lower() == ".gz":
+            file = stack.enter_context(gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0))
+        yield stack.enter_context(io.TextIOWrapper(file, "ascii", newline="\n"))

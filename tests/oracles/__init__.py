@@ -1,0 +1,1 @@
+"""Independent high-precision references that the tests compare against."""
