@@ -22,7 +22,7 @@ from ampsure.disturbances import BoxSmearing, Disturbance, Gap, PeakedSmearing, 
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation.generate import Report
-from ampsure.io.atomic import replacing
+from ampsure.io import check_target, replacing
 from ampsure.kinematics import pseudorapidity, transverse_momentum
 from ampsure.processes import Process, get_process
 from ampsure.report import event_overview
@@ -110,9 +110,9 @@ def generate(
     Example: `ampsure generate gg_yyg -n 100000 --preset benchmark --seed 1 -o events.h5`
     """
     overrides = _parse_settings(settings or [])
-    with replacing(output):  # find out now, not after minutes, whether the file can be written
-        with _progress() as report:
-            events = ampsure.generate(
+    check_target(output)  # now, not after minutes
+    with _progress() as report:
+        events = ampsure.generate(
                 process, n, preset=preset, seed=seed, sampling=sampling.value, unweight=unweight, overweight=overweight,
                 workers=workers, report=report, **overrides,
             )  # fmt: skip

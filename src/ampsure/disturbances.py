@@ -1,7 +1,7 @@
 r"""Noise and gaps put into a data set on purpose: section "Localized learning challenges" of the paper.
 
-Every disturbance is a small object that maps `Events` to `Events`. The truth stays in `truth`, the standard deviation of
-the noise in `noise`, and what was done in `provenance["disturbances"]`.
+Every disturbance is a small object that maps `Events` to `Events`. The truth stays in `truth`, the standard deviation
+of the noise in `noise`, and what was done in `provenance["disturbances"]`.
 
 Smearing draws A_train ~ N(A_true, sigma). Where sigma is not small against A_true (close to a peak, or many standard
 deviations out) the draw can be negative, and has no logarithm. `negative` says what happens then: "redraw" draws again
@@ -34,7 +34,7 @@ class Disturbance:
         """The disturbed events; the given ones are not changed."""
         raise NotImplementedError
 
-    def _recorded(self, events: Events, **found: Any) -> dict[str, Any]:
+    def _recorded(self, events: Events, found: dict[str, Any]) -> dict[str, Any]:
         """The provenance of `events` with this disturbance added."""
         entry = {"kind": type(self).__name__, **asdict(self), **found}  # type: ignore[call-overload]
         return {**events.provenance, "disturbances": [*events.provenance.get("disturbances", []), entry]}
@@ -63,7 +63,7 @@ class _Smearing(Disturbance):
         while negative == "redraw" and len(lost):
             smeared[lost] = events.amplitude[lost] + sigma[lost] * rng.standard_normal(len(lost))
             lost = lost[smeared[lost] <= 0]
-        provenance = self._recorded(events, seed=seed, negative=negative, negative_events=count)
+        provenance = self._recorded(events, {"seed": seed, "negative": negative, "negative_events": count})
         return replace(events, amplitude=smeared, noise=np.hypot(events.noise, sigma), provenance=provenance)
 
 
@@ -117,7 +117,7 @@ class Gap(Disturbance):
 
     def __call__(self, events: Events, seed: int = 0, negative: Negative = "redraw") -> Events:
         inside = np.abs(events.final_state_mass - self.threshold) < self.half_width
-        provenance = self._recorded(events, events=int(inside.sum()))
+        provenance = self._recorded(events, {"events": int(inside.sum())})
         return replace(events, trainable=events.trainable & ~inside, provenance=provenance)
 
 

@@ -32,7 +32,7 @@ class Events:
         truth: (N,) the amplitude before any disturbance; by default the amplitude itself.
         noise: (N,) standard deviation of the Gaussian noise in `amplitude`; by default zero.
         weights: (N,) event weights; by default one.
-        trainable: (N,) bool, False for events that only a test may use (see `ampsure.disturbances.Gap`); by default True.
+        trainable: (N,) bool, False for events left to tests alone (see `ampsure.disturbances.Gap`); by default True.
         provenance: where the events come from, as JSON values.
 
     >>> point = [[[14, 0, 0, 14], [33, 0, 0, -33], [9, 1, 4, 8], [7, -6, 2, 3], [31, 5, -6, -30]]]
@@ -57,10 +57,9 @@ class Events:
         n = len(self.momenta)
         if self.process is None:
             self.process = guess_process(self.momenta)
-        if self.momenta.shape[1] != self.process.n_legs:
-            raise InvalidEventsError(
-                f"Process {self.process.name!r} has {self.process.n_legs} legs, but the momenta {self.momenta.shape[1]}."
-            )
+        if (n_legs := self.momenta.shape[1]) != self.process.n_legs:
+            name, expected = self.process.name, self.process.n_legs
+            raise InvalidEventsError(f"Process {name!r} has {expected} legs, but the momenta have {n_legs}.")
         self.amplitude = _floats(self.amplitude, "amplitude")
         self.truth = self.amplitude if self.truth is None else _floats(self.truth, "truth")
         self.noise = np.zeros(n) if self.noise is None else _floats(self.noise, "noise")
@@ -125,9 +124,9 @@ class Events:
         if invalid == "error":
             first = int(np.flatnonzero(bad)[0])
             reason = next(reason for mask, reason in reasons if mask[first])
-            hint = "drop such events with --invalid drop"
+            hint = "drop such events (invalid='drop', or --invalid drop)"
             if reason == "the amplitude is not positive":
-                hint += ", or allow amplitudes that change sign with --signed"
+                hint += ", or allow amplitudes that change sign (signed=True, or --signed)"
             raise InvalidEventsError(
                 f"Event {first} of {source} is invalid: {reason} ({int(bad.sum())} of {len(self)} events are); {hint}."
             )
@@ -153,21 +152,19 @@ class Events:
             raise AmpsureError("There are no events to put together.")
         if any(part.process != parts[0].process for part in parts):
             raise AmpsureError("Events of different processes cannot be put together.")
-        return replace(
-            parts[0], **{f: np.concatenate([getattr(part, f) for part in parts]) for f in ("momenta", *COLUMNS)}
-        )
+        arrays: dict[str, Any] = {f: np.concatenate([getattr(p, f) for p in parts]) for f in ("momenta", *COLUMNS)}
+        return replace(parts[0], **arrays)
 
 
 def guess_process(momenta: Floats, n_incoming: int = 2) -> Process:
-    """A nameless process with masses read off the momenta: the median over the events, rounded to zero where it is noise."""
-    if len(momenta) == 0:
-        return Process("unknown", (0,) * momenta.shape[1], (0.0,) * momenta.shape[1], n_incoming)
+    """A nameless process with masses read off the momenta: medians over events, zero where they are rounding."""
     sample = momenta[:1000]
-    with np.errstate(invalid="ignore", over="ignore"):
-        square = sample[..., 0] ** 2 - np.square(sample[..., 1:]).sum(-1)
-        resolution = 1e-10 * np.square(sample[..., 0])
-        massive = np.nanmedian(square - resolution, axis=0) > 0
-        mass = np.sqrt(np.where(massive, np.nanmedian(square, axis=0), 0.0))
+    sample = sample[(np.abs(sample) < 1e150).all((1, 2))]
+    if len(sample) == 0:
+        return Process("unknown", (0,) * momenta.shape[1], (0.0,) * momenta.shape[1], n_incoming)
+    square = sample[..., 0] ** 2 - np.square(sample[..., 1:]).sum(-1)
+    massive = np.median(square - 1e-10 * np.square(sample[..., 0]), axis=0) > 0
+    mass = np.sqrt(np.where(massive, np.median(square, axis=0), 0.0))
     return Process("unknown", (0,) * momenta.shape[1], tuple(float(m) for m in mass), n_incoming)
 
 

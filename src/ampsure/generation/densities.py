@@ -77,13 +77,11 @@ def get_density(name: str, pdg_id: int) -> Density:
     """
     if name in EMBEDDED:
         if pdg_id != 21:
-            raise AmpsureError(
-                f"The embedded density {name!r} has gluons only; give an LHAPDF grid file for parton {pdg_id}."
-            )
+            raise AmpsureError(f"The density {name!r} has gluons only; give an LHAPDF grid file for parton {pdg_id}.")
         return EMBEDDED[name]
     if not Path(name).is_file():
         raise AmpsureError(
-            f"No parton density {name!r}: it is neither one of {', '.join(EMBEDDED)} nor the path of an LHAPDF grid file."
+            f"No parton density {name!r}: it is neither one of {', '.join(EMBEDDED)} nor the path of a grid file."
         )
     return _GridDensity(name, pdg_id)
 
@@ -98,6 +96,8 @@ class _GridDensity:
             grid = madspace.PdfGrid(path)
         except Exception as error:  # madspace raises what its C++ parser meets
             raise AmpsureError(f"{path} is not a readable LHAPDF grid file ({error}).") from error
+        if not grid.pids:
+            raise AmpsureError(f"{path} is not a readable LHAPDF grid file: it names no partons.")
         if pdg_id not in grid.pids:
             raise AmpsureError(f"{path} has no parton {pdg_id}; its partons are {sorted(grid.pids)}.")
         self._x, self._q, self._path = (min(grid.x), max(grid.x)), (min(grid.q), max(grid.q)), path

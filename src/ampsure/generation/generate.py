@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ampsure.processes import Process, get_process
 
 from .phase_space import ChiliSpace, CrossSection, RamboSpace
 from .sampler import FlatSampler, FlowSampler, Sampler, training_rounds
-from .settings import Settings, get_settings
+from .settings import get_settings
 from .unweighting import maximum_weight, unweighting_efficiency
 
 __all__ = ["GenerationSummary", "generate"]
@@ -96,7 +97,14 @@ def generate(
     if not 0 < overweight < 1:
         raise AmpsureError(f"The overweight share must lie between 0 and 1, not {overweight}.")
     process = get_process(process) if isinstance(process, str) else process
+    if process.exact is None:
+        raise AmpsureError(f"No exact amplitude is known for process {process.name!r}, so it cannot be generated.")
     settings = get_settings(preset, **overrides)
+    if unknown := set(settings.couplings) - set(process.options):
+        known = ", ".join(process.options) or "none"
+        raise AmpsureError(
+            f"The amplitude of {process.name!r} has no option {min(unknown)!r}; its options are: {known}."
+        )
     if sampling == "adaptive" and settings.density is None:
         raise AmpsureError("Adaptive sampling needs a parton density; without one, use sampling 'rambo'.")
     started = time.monotonic()
@@ -115,6 +123,7 @@ def generate(
         "command": {"name": "generate", "process": process.name, "n": n, "preset": preset, "seed": seed}
         | {"sampling": sampling, "unweight": unweight and sampling != "rambo", "overweight": overweight},
         "settings": settings.model_dump(mode="json"),
+        "amplitude_options": process.options | settings.couplings,
         "versions": versions(),
         "generation": asdict(summary),
     }
@@ -134,7 +143,7 @@ def _single_threaded_torch() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Weights (N,) of all points; of those with positive weight, momenta (M, n, 4), amplitude, weight, a uniform number."""
+    """Weights (N,) of all points; of the M positive ones momenta, amplitude, weight and a uniform number."""
 
     weights: Floats
     momenta: Floats
@@ -194,7 +203,7 @@ class _Generation:
     def weighted(self, sampler: Sampler) -> tuple[Arrays, dict[str, Any]]:
         """The first n points inside the cuts, with their weights."""
         tally, parts, found = _Tally(), [], 0
-        for batch in self._batches(sampler, stream=2, size=min(_BATCH, 2 * self._n)):
+        for batch in self._batches(sampler, stream=2, size=min(_BATCH, max(2000, 2 * self._n))):
             tally.add(batch.weights)
             parts.append((batch.momenta, batch.amplitude, batch.positive))
             found += len(batch.positive)
@@ -214,18 +223,14 @@ class _Generation:
     def unweighted(self, sampler: Sampler, share: float) -> tuple[Arrays, dict[str, Any]]:
         """n events of weight one, but for the excess of overweight ones.
 
-        The maximum is fixed at the end, from all weights seen, so that the share of overweight events is the one asked
-        for. Until then points are kept by a maximum that is certainly lower, with their uniform number: the final choice
-        among them is the same number against the final maximum.
+        The maximum is fixed at the end, from all weights seen, so that the overweight share is the one asked for. Until
+        then points are kept by half the maximum of a pilot run, with their uniform number; the final choice among them
+        compares the same number with the final maximum.
         """
         size = min(_BATCH, max(2000, 5 * self._n))
         started = time.monotonic()
-        pilot = np.concatenate(
-            [
-                b.weights
-                for b, _ in zip(self._batches(sampler, 3, size), range(max(1, min(_PILOT, 5 * self._n) // size)))
-            ]
-        )
+        pilot_batches = islice(self._batches(sampler, 3, size), max(1, min(_PILOT, 5 * self._n) // size))
+        pilot = np.concatenate([batch.weights for batch in pilot_batches])
         if not pilot.any():
             raise AmpsureError("No point passes the cuts: loosen them, or raise the energy.")
         maximum = maximum_weight(pilot, share * pilot.sum())

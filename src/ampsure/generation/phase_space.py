@@ -43,6 +43,8 @@ class ChiliSpace:
 
     def __init__(self, process: Process, settings: Settings) -> None:
         n_out = process.n_legs - process.n_incoming
+        if n_out < 2:
+            raise AmpsureError(f"Process {process.name!r} cannot be generated: it needs two or more outgoing legs.")
         pt_min, eta_max = settings.cuts.pt_min(process), settings.cuts.eta_max(process)
         order = sorted(range(n_out), key=lambda i: pt_min[i])
         reach = [log(settings.energy / max(pt_min[i], 1.0)) for i in order]
@@ -68,6 +70,8 @@ class RamboSpace:
 
     def __init__(self, process: Process, settings: Settings) -> None:
         masses = process.masses[process.n_incoming :]
+        if not 3 <= len(masses) <= 12:
+            raise AmpsureError(f"Flat sampling is for 3 to 12 outgoing legs, not {len(masses)} as in {process.name!r}.")
         self._masses = masses if any(masses) else ()
         mapping = madspace.FastRamboMapping(len(masses), not self._masses)
         self._runtime = madspace.FunctionRuntime(mapping.forward_function())

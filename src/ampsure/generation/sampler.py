@@ -1,7 +1,8 @@
 """Adaptive importance sampling: a normalizing flow of madspace, trained on the cross section itself.
 
-The flow (rational-quadratic splines, Durkan et al., arXiv:1906.04032) learns the density of the random numbers by maximum
-likelihood with importance weights, as in MadNIS (Heimel et al., arXiv:2212.06172). Exact symmetries are taken out first.
+The flow (rational-quadratic splines, Durkan et al., arXiv:1906.04032) learns the density of the random numbers by
+maximum likelihood with importance weights, as in MadNIS (Heimel et al., arXiv:2212.06172). Exact symmetries are taken
+out first.
 """
 
 from __future__ import annotations

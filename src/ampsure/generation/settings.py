@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ampsure.errors import AmpsureError
 from ampsure.kinematics import delta_r, pseudorapidity, transverse_momentum
 from ampsure.processes import Process
-from ampsure.processes.gg_yyg import ALPHA, ALPHA_S
 
 __all__ = ["PRESETS", "Cuts", "Settings", "get_settings"]
 
@@ -79,13 +78,13 @@ class Settings(_Strict):
         energy: of the collision in GeV; of the hadrons, or of the partons where `density` is None.
         density: an embedded gluon density, the path of an LHAPDF grid file, or None for fixed partonic energy.
         factorization_scale: at which the density is taken, in GeV.
-        couplings: options of the process's exact amplitude.
+        couplings: options of the process's exact amplitude that differ from its defaults, e.g. `{"alpha_s": 0.12}`.
     """
 
     energy: float = Field(1000.0, gt=0)
     density: str | None = "grv94lo"
     factorization_scale: float = Field(91.188, gt=0)
-    couplings: dict[str, float] = Field(default_factory=lambda: {"alpha_s": ALPHA_S, "alpha": ALPHA})
+    couplings: dict[str, float] = Field(default_factory=dict)
     cuts: Cuts = Cuts()
 
 
@@ -105,9 +104,8 @@ def get_settings(preset: str = "benchmark", **overrides: Any) -> Settings:
     if preset not in PRESETS:
         raise AmpsureError(f"Unknown preset {preset!r}; known are {', '.join(PRESETS)}.")
     values = PRESETS[preset].model_dump()
-    for name in ("cuts", "couplings"):
-        if isinstance(overrides.get(name), dict):
-            overrides[name] = {**values[name], **overrides[name]}
+    if isinstance(overrides.get("cuts"), dict):
+        overrides["cuts"] = {**values["cuts"], **overrides["cuts"]}
     try:
         return Settings(**{**values, **overrides})
     except ValidationError as error:

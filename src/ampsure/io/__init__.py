@@ -16,10 +16,10 @@ from ampsure.events import Events
 from ampsure.processes import Process
 
 from . import hdf5, lhe, numpy
-from .atomic import replacing
+from .atomic import check_writable, replacing
 from .hdf5 import checksum
 
-__all__ = ["FORMATS", "checksum", "load", "replacing", "save", "stream"]
+__all__ = ["FORMATS", "check_target", "checksum", "load", "replacing", "save", "stream"]
 
 
 class Format(Protocol):
@@ -71,6 +71,13 @@ def save(events: Events, path: str | os.PathLike[str]) -> None:
         raise AmpsureError(f"There are no events to write to {Path(path).name}.")
     with replacing(path) as temporary:
         file_format.write(events, temporary)
+
+
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Whether events could be saved under this name: its format is known and its folder can be written to."""
+    if _format(Path(path)) is lhe:
+        lhe.import_pylhe()
+    check_writable(path)
 
 
 def stream(

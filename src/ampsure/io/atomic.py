@@ -10,7 +10,7 @@ from secrets import token_hex
 
 from ampsure.errors import AmpsureError
 
-__all__ = ["replacing"]
+__all__ = ["check_writable", "replacing"]
 
 
 @contextmanager
@@ -19,22 +19,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     If the block raises, even on Ctrl-C, the old file stays as it was and the temporary one is removed.
 
-    >>> from tempfile import mkdtemp
-    >>> file = Path(mkdtemp()) / "answer.txt"
-    >>> with replacing(file) as temporary:
-    ...     _ = temporary.write_text("42")
-    >>> file.read_text()
-    '42'
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with replacing(f"{folder}/answer.txt") as temporary:
+    ...         _ = temporary.write_text("42")
+    ...     os.listdir(folder)
+    ['answer.txt']
     """
-    target = Path(os.path.realpath(path))  # a link stays a link
-    if target.is_dir():
-        raise AmpsureError(f"{path} is a folder: give the name of a file to write.")
-    if target.exists() and not target.is_file():
-        raise AmpsureError(f"{path} is not a regular file: give another name to write to.")
-    if not target.parent.is_dir():
-        raise AmpsureError(f"There is no folder {target.parent} for {target.name}: create it or choose another one.")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise AmpsureError(f"The folder {target.parent} is not writable: write {target.name} to another one.")
+    target = check_writable(path)
     temporary = target.with_name(f".{token_hex(4)}-{target.name}")
     try:
         yield temporary
@@ -44,3 +36,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise AmpsureError(f"{path} cannot be written ({reason}): free some space or choose another folder.") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> Path:
+    """Where a file of this name would be written, if it can be."""
+    target = Path(os.path.realpath(path))  # a link stays a link
+    if target.is_dir():
+        raise AmpsureError(f"{path} is a folder: give the name of a file to write.")
+    if target.exists() and not target.is_file():
+        raise AmpsureError(f"{path} is not a regular file: give another name to write to.")
+    if not target.parent.is_dir():
+        raise AmpsureError(f"There is no folder {target.parent} for {target.name}: create it or choose another one.")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise AmpsureError(f"The folder {target.parent} is not writable: write {target.name} to another one.")
+    return target

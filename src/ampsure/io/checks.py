@@ -96,7 +96,7 @@ def parts(
         )
     for start in range(0, n, size or n):
         part = slice(start, start + (size or n))
-        columns = {name: np.require(array[part], requirements=["C", "O"]) for name, array in arrays.items()}
+        columns = {name: np.array(array[part]) for name, array in arrays.items()}
         yield Events(process=process, provenance=dict(provenance), **columns)
 
 

@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import h5py  # type: ignore[import-untyped]
+import h5py
 import numpy as np
 
 from ampsure.errors import AmpsureError
@@ -48,7 +48,7 @@ def read(path: Path, process: Process | None = None) -> Events:
     """The whole file, compared with its checksum."""
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
         (events,) = _parts(path, file, None, process)
-        if checksum(events) != file.attrs["checksum"]:
+        if checksum(events) != _text(file, "checksum"):
             raise AmpsureError(f"{path.name} is damaged: its contents do not match its checksum; write it again.")
         return events
 
@@ -60,9 +60,8 @@ def iterate(path: Path, size: int, process: Process | None = None) -> Iterator[E
 
 
 def write(events: Events, path: Path) -> None:
-    attributes = {
+    texts = {
         "format": FORMAT,
-        "schema_version": checks.SCHEMA_VERSION,
         "process": checks.to_json(events.process.to_dict()),
         "provenance": checks.to_json(events.provenance),
         "checksum": checksum(events),
@@ -70,8 +69,10 @@ def write(events: Events, path: Path) -> None:
     trivial = checks.trivial_columns(events)
     columns = {name: getattr(events, name) for name in ARRAYS if name not in trivial}
     image = BytesIO()  # HDF5 itself does not survive a full disk: it may crash the interpreter
-    with h5py.File(image, "w") as file:
-        file.attrs.update(attributes)
+    with h5py.File(image, "w", libver=("v110", "v110")) as file:  # older layouts have no checksums of their own
+        file.attrs["schema_version"] = checks.SCHEMA_VERSION
+        for name, text in texts.items():
+            file.attrs[name] = np.bytes_(text)  # of fixed length; HDF5 may hang where a variable one is damaged
         for name, column in columns.items():
             chunks = (min(_ROWS, len(column)), *column.shape[1:])
             file.create_dataset(name, data=column, chunks=chunks, compression="gzip", compression_opts=4, shuffle=True)
@@ -79,7 +80,7 @@ def write(events: Events, path: Path) -> None:
 
 
 def _parts(path: Path, file: Any, size: int | None, process: Process | None) -> Iterator[Events]:
-    if file.attrs.get("format") != FORMAT:
+    if _text(file, "format") != FORMAT:
         raise AmpsureError(
             f"{path.name} is an HDF5 file, but not one of ampsure: store momenta and amplitude as .npz and load that."
         )
@@ -89,6 +90,11 @@ def _parts(path: Path, file: Any, size: int | None, process: Process | None) -> 
         wanted = np.dtype(bool if name == "trainable" else np.float64)
         if not isinstance(dataset, h5py.Dataset) or dataset.dtype != wanted:
             raise AmpsureError(f"{name} in {path.name} is not a dataset of {wanted}: write the file again.")
-    process = checks.process_of(path, process, file.attrs["process"])
-    provenance = checks.provenance_of(path, file.attrs["provenance"])
+    process = checks.process_of(path, process, _text(file, "process"))
+    provenance = checks.provenance_of(path, _text(file, "provenance"))
     yield from checks.parts(path, datasets, size, process, provenance)
+
+
+def _text(file: Any, name: str) -> str:
+    text = file.attrs.get(name, b"")
+    return text.decode() if isinstance(text, bytes) else str(text)

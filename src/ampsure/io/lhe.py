@@ -62,7 +62,7 @@ def iterate(path: Path, size: int, process: Process | None = None) -> Iterator[E
     The process is the one given, or the one in the header, or the registered one with the particles of the first event,
     or made of these. Events without a weight "amplitude" get the exact amplitude of the process if it is known.
     """
-    pylhe = _import_pylhe()
+    pylhe = import_pylhe()
     with reading(path, "an LHE file"), _open_to_read(path) as file:
         with _warnings_are_errors():
             content = pylhe.LHEFile.frombuffer(file)
@@ -79,7 +79,7 @@ def iterate(path: Path, size: int, process: Process | None = None) -> Iterator[E
 
 
 def write(events: Events, path: Path) -> None:
-    pylhe = _import_pylhe()
+    pylhe = import_pylhe()
     note = ElementTree.Element("ampsure", schema_version=str(SCHEMA_VERSION))
     note.text = to_json({"process": events.process.to_dict(), "provenance": events.provenance})
     weights = [pylhe.LHEInitRWGTWeight(id=name, name=name) for name in NAMED]
@@ -203,7 +203,7 @@ def _amplitude(momenta: NDArray[np.float64], process: Process) -> NDArray[np.flo
     return amplitude
 
 
-def _import_pylhe() -> Any:
+def import_pylhe() -> Any:
     try:
         import pylhe
     except ImportError as error:

@@ -65,13 +65,11 @@ def _parts(path: Path, size: int | None, process: Process | None) -> Iterator[Ev
 
 def _map_flat(path: Path) -> dict[str, Any]:
     """(N, 4 n + 1) on disk -> momenta (N, n, 4) and amplitude (N,), without copying."""
-    if path.stat().st_size == 0:
-        raise AmpsureError(f"{path.name} is empty: write it again.")
-    rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] < 13 or rows.shape[1] % 4 != 1:
+    rows = np.lib.format.open_memmap(path, mode="r")
+    if rows.ndim != 2 or rows.shape[1] < 13 or rows.shape[1] % 4 != 1:
         raise AmpsureError(
             f"{path.name} must hold an array (N, 4 n + 1), a row being the momenta of n >= 3 legs and the amplitude,"
-            f" not {getattr(rows, 'shape', 'several arrays')}."
+            f" not {rows.shape}."
         )
     return {"momenta": rows[:, :-1].reshape(len(rows), -1, 4), "amplitude": rows[:, -1]}
 

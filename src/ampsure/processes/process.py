@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,8 @@ class Process:
         object.__setattr__(self, "pdg_ids", tuple(int(i) for i in self.pdg_ids))
         object.__setattr__(self, "masses", tuple(float(m) for m in self.masses))
         if len(self.pdg_ids) != len(self.masses):
-            raise AmpsureError(
-                f"Process {self.name!r} has {len(self.pdg_ids)} PDG ids but {len(self.masses)} masses: give one of each a leg."
-            )
+            counts = f"{len(self.pdg_ids)} PDG ids and {len(self.masses)} masses"
+            raise AmpsureError(f"Process {self.name!r} has {counts}: give each leg one.")
         if not 0 < self.n_incoming < self.n_legs:
             raise AmpsureError(
                 f"Process {self.name!r} needs incoming and outgoing legs, not {self.n_incoming} of {self.n_legs}."
@@ -70,6 +70,14 @@ class Process:
         """The process in words, e.g. 'g g > a a g'."""
         names = [_particle_name(i) for i in self.pdg_ids]
         return f"{' '.join(names[: self.n_incoming])} > {' '.join(names[self.n_incoming :])}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the exact amplitude and their defaults."""
+        if self.exact is None:
+            return {}
+        parameters = list(signature(self.exact).parameters.values())[1:]
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
 
     def amplitude(self, momenta: Array, **options: Any) -> Array:
         """Exact squared amplitude: (N, n, 4) float64 array or tensor -> (N,)."""

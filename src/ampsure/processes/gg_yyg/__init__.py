@@ -1,7 +1,7 @@
 r"""g g -> gamma gamma g at lowest order: one quark loop, exact squared amplitude in closed form.
 
-<|M|^2> = 3 pi alpha_s^3 alpha^2 (sum_q Q_q^2)^2 sum_h |A_h|^2, averaged over incoming and summed over outgoing spins and
-colours, in GeV^-2, for massless quarks.
+<|M|^2> = 3 pi alpha_s^3 alpha^2 (sum_q Q_q^2)^2 sum_h |A_h|^2, averaged over incoming and summed over outgoing spins
+and colours, in GeV^-2, for massless quarks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import pi
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,6 +37,7 @@ def amplitude(
         n_flavours: massless quarks in the loop, 1 (down) to 6.
         identical: include the factor 1/2 for identical photons.
 
+    >>> import numpy as np
     >>> point = np.array([[[14, 0, 0, 14], [33, 0, 0, -33], [9, 1, 4, 8], [7, -6, 2, 3], [31, 5, -6, -30]]])
     >>> float(amplitude(point, alpha=1 / 132.507)[0])  # doctest: +ELLIPSIS
     0.000896235501415...

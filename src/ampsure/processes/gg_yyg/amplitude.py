@@ -5,8 +5,8 @@ photons are summed over their twelve places between the gluons (de Florian, Kuns
 Schmidt, hep-ph/0206194). Poles in the regulator, the scale mu and all constants times the tree cancel in that sum.
 
 An amplitude is a sum of c_f f: rational coefficients c_f of spinor products times loop functions f. Parity exchanges
-< > and [ ] but leaves f alone, so for real momenta the flipped helicity is the sum of c_f f* up to a phase: sixteen sets
-of coefficients serve thirty-two helicities.
+< > and [ ] but leaves f alone, so for real momenta the flipped helicity is the sum of c_f f* up to a phase: sixteen
+sets of coefficients serve thirty-two helicities.
 
 The sum over orderings is also a sum over relabellings: the three gluons and the two photons may be permuted among
 themselves, and a handful of orderings, evaluated for all twelve relabellings at once, gives all the others.
@@ -14,10 +14,11 @@ themselves, and a handful of orderings, evaluated for all twelve relabellings at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import combinations, permutations
 from math import pi
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ __all__ = ["HELICITIES", "helicity_squares"]
 
 Pair = tuple[int, int]
 Legs = tuple[int, ...]
-Function = tuple[str, *tuple[Pair | int, ...]]
+Function = tuple[Any, ...]
 """Name of a loop function: ("log", P), ("l0" | "g1" | "g2", P, Q), ("ls1" | "l1", R, m), ("l2", R, m, P)."""
 Terms = Iterator[tuple[Function | None, Tensor]]  # (f, c_f), with None for the rational part
 
@@ -274,11 +275,12 @@ def helicity_squares(momenta: Tensor) -> Tensor:
     amplitudes = torch.zeros(2, len(_NEGATIVE), len(momenta), dtype=spinors.angle.dtype, device=momenta.device)
     signs = _tensor(tuple(_RELABELLING_SIGNS), momenta.device)[:, None]
     for negative, coefficients in _coefficients(_Primitives(spinors, functions)).items():
-        total = coefficients.pop(None).expand(2, -1, -1).clone()
+        total = coefficients[None].expand(2, -1, -1).clone()
         for f, c in coefficients.items():
-            value = functions[f]
-            total[0].addcmul_(c, value)
-            total[1].addcmul_(c, value.conj_physical_())
+            if f is not None:
+                value = functions[f]
+                total[0].addcmul_(c, value)
+                total[1].addcmul_(c, value.conj_physical_())
         images = tuple(_NEGATIVE.index(tuple(sorted(g[i] for i in negative))) for g in _RELABELLINGS)
         amplitudes.index_add_(1, _tensor(images, momenta.device), total.mul_(signs))
     amplitudes = amplitudes.flatten(0, 1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 __all__ = ["Boxes", "Bubbles", "dilogarithm"]
 
-# Li2(x) = sum_n B_n u^(n+1)/(n+1)!, u = -ln(1-x), converges like (u/2 pi)^n; 9 even Bernoulli numbers suffice at |u| <= ln 2.
+# Li2(x) = sum_n B_n u^(n+1)/(n+1)!, u = -ln(1-x), converges like (u/2 pi)^n: nine even terms do for |u| <= ln 2.
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798)
 _DILOG_SERIES = [b / factorial(2 * k + 3) for k, b in enumerate(_BERNOULLI)]
 _NEAR = 0.25  # below this, series or quadrature instead of the closed form
@@ -53,10 +53,11 @@ class Bubbles:
     r"""Functions of pairs of invariants (s_P, s_Q), complex (pairs, N).
 
     With r = s_P/s_Q, D = s_Q - s_P, S = s_P + s_Q, these are symmetric in P and Q: `l0` = ln r/D,
-    `g1` = S ln r/D^3 + 2/D^2, `g2` = 2 s_P s_Q ln r/D^3 + S/D^2, `l2` = L_2(r)/s_Q^3 = ln r/D^3 + (1/s_P + 1/s_Q)/(2 D^2).
-    These are not, and hold (P, Q) for all pairs, then (Q, P) for all pairs, (2 pairs, N): `log` = ln r, `dilog` = Li2(1 - r)
-    on the physical sheet, `l1` = L_1(r)/s_Q^2 = (l0 + 1/s_Q)/D, and `l1_pole_free`, `l2_pole_free`, which lack the terms
-    in 1/s_Q and are for |s_Q| far below |s_P| only.
+    `g1` = S ln r/D^3 + 2/D^2, `g2` = 2 s_P s_Q ln r/D^3 + S/D^2, and
+    `l2` = L_2(r)/s_Q^3 = ln r/D^3 + (1/s_P + 1/s_Q)/(2 D^2).
+    These are not, and hold (P, Q) for all pairs, then (Q, P) for all pairs, (2 pairs, N): `log` = ln r,
+    `dilog` = Li2(1 - r) on the physical sheet, `l1` = L_1(r)/s_Q^2 = (l0 + 1/s_Q)/D, and `l1_pole_free`,
+    `l2_pole_free`, which lack the terms in 1/s_Q and are for |s_Q| far below |s_P| only.
 
     Args:
         s_p, s_q: real (pairs, N).

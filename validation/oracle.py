@@ -18,7 +18,7 @@ Table = dict[int, mpc]  # keyed by two-digit pairs of positions: a[12] = <12>, b
 
 # Cyclic orderings of the legs g1 g2 y1 y2 g5 = 0..4: gluons (0, 1, 4), photon 2 in 3 gaps, then 3 in 4 gaps.
 ORDERINGS = tuple(
-    four[:j] + (3,) + four[j:] for four in ((0, 2, 1, 4), (0, 1, 2, 4), (0, 1, 4, 2)) for j in (1, 2, 3, 4)
+    (*four[:j], 3, *four[j:]) for four in ((0, 2, 1, 4), (0, 1, 2, 4), (0, 1, 4, 2)) for j in (1, 2, 3, 4)
 )
 HELICITIES = tuple("".join(h) for h in product("+-", repeat=5))
 

@@ -1,1 +1,0 @@
-"""Independent high-precision references that the tests compare against."""
