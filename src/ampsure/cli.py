@@ -67,9 +67,6 @@ def main() -> None:
     except AmpsureError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}")
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Interrupted; nothing was written.")
-        sys.exit(130)
 
 
 def _version(value: bool) -> None:
@@ -248,7 +245,17 @@ def _parse_settings(assignments: list[str]) -> dict[str, Any]:
 
 @contextmanager
 def _progress() -> Iterator[Report]:
-    """A bar for every stage; plain lines where there is no terminal."""
+    """A bar for every stage, plain lines where there is no terminal; Ctrl-C ends the command."""
+    try:
+        with _bars() as report:
+            yield report
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Interrupted; nothing was written.")
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def _bars() -> Iterator[Report]:
     if not _console.is_terminal:
         stages: set[str] = set()
 
