@@ -44,11 +44,11 @@ validate: $(READY) ## Compare amplitude and cross sections with other programs a
 	$(BIN)/python -m validation.cross_section
 
 benchmark: $(READY) ## Measure speed; prints ratios
-	$(BIN)/python benchmarks/amplitude.py
-	$(BIN)/python benchmarks/generation.py
+	$(BIN)/python -m benchmarks.amplitude
+	$(BIN)/python -m benchmarks.generation
 
 soak: $(READY) ## The long campaigns: 1.1 million events, timed and checked (about ten minutes)
-	$(BIN)/python benchmarks/generation.py --full
+	$(BIN)/python -m benchmarks.generation --full
 
 clean: ## Remove environment and results
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import factorial, log, pi, prod
-from typing import Protocol
+from typing import Any, Protocol
 
-import madspace
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +29,8 @@ class PhaseSpace(Protocol):
     def __call__(self, random: Floats) -> tuple[Floats, Floats]: ...
 
 
-def _call(runtime: madspace.FunctionRuntime, *arguments: Floats) -> list[Floats]:
+def _call(runtime: Any, *arguments: Floats) -> list[Floats]:
+    """Evaluate a madspace function on a batch."""
     return [output.numpy() for output in runtime.call([np.ascontiguousarray(a) for a in arguments])]
 
 
@@ -42,6 +42,8 @@ class ChiliSpace:
     """
 
     def __init__(self, process: Process, settings: Settings) -> None:
+        import madspace
+
         n_out = process.n_legs - process.n_incoming
         if n_out < 2:
             raise AmpsureError(f"Process {process.name!r} cannot be generated: it needs two or more outgoing legs.")
@@ -69,6 +71,8 @@ class RamboSpace:
     """Flat phase space (RAMBO) of the partons, with log-uniform momentum fractions if there are densities."""
 
     def __init__(self, process: Process, settings: Settings) -> None:
+        import madspace
+
         masses = process.masses[process.n_incoming :]
         if not 3 <= len(masses) <= 12:
             raise AmpsureError(f"Flat sampling is for 3 to 12 outgoing legs, not {len(masses)} as in {process.name!r}.")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import madspace
-import madspace.torch
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -65,6 +63,9 @@ class FlowSampler:
     """
 
     def __init__(self, cross_section: CrossSection, seed: int) -> None:
+        import madspace
+        import madspace.torch
+
         self._cross_section = cross_section
         self._dimension = cross_section.space.dimension
         self._seed = seed
