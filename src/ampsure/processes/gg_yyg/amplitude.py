@@ -8,17 +8,16 @@ An amplitude is a sum of c_f f: rational coefficients c_f of spinor products tim
 < > and [ ] but leaves f alone, so for real momenta the flipped helicity is the sum of c_f f* up to a phase: sixteen
 sets of coefficients serve thirty-two helicities.
 
-The sum over orderings is also a sum over relabellings: the three gluons and the two photons may be permuted among
-themselves, and a handful of orderings, evaluated for all twelve relabellings at once, gives all the others.
+The sum over orderings is taken function by function: orderings that share their functions also share most of their
+coefficients. Legs are called 1 to 5 as in the literature, in many ways at once: t.a(1, 2) is <12> for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations, permutations
 from math import pi
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,16 +29,12 @@ __all__ = ["HELICITIES", "helicity_squares"]
 
 Pair = tuple[int, int]
 Legs = tuple[int, ...]
-Function = tuple[Any, ...]
-"""Name of a loop function: ("log", P), ("l0" | "g1" | "g2", P, Q), ("ls1" | "l1", R, m), ("l2", R, m, P)."""
-Terms = Iterator[tuple[Function | None, Tensor]]  # (f, c_f), with None for the rational part
 
-_GLUONS, _PHOTONS = (0, 1, 4), (2, 3)
+_GLUONS = (0, 1, 4)
 _PAIRS: list[Pair] = list(combinations(range(5), 2))
 _POSITIVE = {(0, 1), (2, 3), (2, 4), (3, 4)}  # s_ij > 0 with legs 0 and 1 incoming
-_DISJOINT = [(p, r) for p, r in combinations(_PAIRS, 2) if not set(p) & set(r)]
-_BUBBLES = _DISJOINT + [(r, p) for p, r in _DISJOINT]
-_BOXES = [(r, m) for r in _PAIRS for m in range(5) if m not in r]
+_DISJOINT = [(p, q) for p, q in combinations(_PAIRS, 2) if not set(p) & set(q)]
+_EITHER_WAY = _DISJOINT + [(q, p) for p, q in _DISJOINT]
 
 _NEGATIVE: list[Legs] = [(), *((i,) for i in range(5)), *_PAIRS]
 _SIXTEEN = ["".join("-" if i in negative else "+" for i in range(5)) for negative in _NEGATIVE]
@@ -51,216 +46,203 @@ def _pair(i: int, j: int) -> Pair:
     return (i, j) if i < j else (j, i)
 
 
-def _row(pair: Pair) -> int:
-    return 5 * pair[0] + pair[1]
+def _others(*legs: int) -> Legs:
+    return tuple(i for i in range(5) if i not in legs)
 
 
-def _box_pairs(r: Pair, m: int) -> tuple[Pair, Pair, Pair]:
-    """P, Q, D of the box (R, m)."""
-    u, v = (k for k in range(5) if k != m and k not in r)
-    return _pair(u, m), _pair(v, m), _pair(u, v)
+def _sign(legs: Sequence[int]) -> int:
+    """Of the permutation."""
+    return -1 if sum(a > b for a, b in combinations(legs, 2)) % 2 else 1
 
 
-def _even(legs: Sequence[int]) -> bool:
-    return sum(a > b for a, b in combinations(legs, 2)) % 2 == 0
+class _Labellings:
+    """A list of ways to call the legs 1 to 5."""
+
+    def __init__(self, *legs: Legs) -> None:
+        self.legs = legs
+
+    @cache  # noqa: B019
+    def rows(self, names: Legs, device: torch.device) -> Tensor:
+        """Where the products of the legs with these names stand in the tables of `Spinors`."""
+        places = [sum(legs[i - 1] * 5**k for k, i in enumerate(reversed(names))) for legs in self.legs]
+        return torch.tensor(places, device=device)
+
+    @cache  # noqa: B019
+    def signs(self, ordering: Legs, device: torch.device) -> Tensor:
+        """Of the colour trace, which changes with the orientation of the gluons, for this ordering: (labellings, 1)."""
+        orderings = [[legs[i - 1] for i in ordering] for legs in self.legs]
+        signs = [[_sign([i for i in o if i in _GLUONS])] for o in orderings]
+        return torch.tensor(signs, dtype=torch.float64, device=device)
+
+    @cache  # noqa: B019
+    def by_negative(self, names: Legs, device: torch.device) -> Tensor:
+        """The labellings sorted by the pair of legs with these names."""
+        pairs = [tuple(sorted(legs[i - 1] for i in names)) for legs in self.legs]
+        return torch.tensor(sorted(range(len(pairs)), key=pairs.__getitem__), device=device)
 
 
-_RELABELLINGS: list[Legs] = [(g[0], g[1], *y, g[2]) for g in permutations(_GLUONS) for y in permutations(_PHOTONS)]
-# The colour trace changes sign with the orientation of the gluons.
-_RELABELLING_SIGNS = [1 if _even([r[i] for i in _GLUONS]) else -1 for r in _RELABELLINGS]
+# Twelve orderings, up to rotations and reflections; for one negative leg, each with that leg first.
+_ORDERINGS = [(0, *rest) for rest in permutations(range(1, 5)) if rest[0] < rest[-1]]
+_NO_MINUS = _Labellings(*_ORDERINGS)
+_ONE_MINUS = _Labellings(*((*o[o.index(i) :], *o[: o.index(i)]) for i in range(5) for o in _ORDERINGS))
+# Two disjoint pairs of legs, 23 and 51, negative legs 1 and 2: four choices of these for any two pairs.
+_BUBBLE = _Labellings(
+    *((q[j], p[i], p[1 - i], *_others(*p, *q), q[1 - j]) for i in (0, 1) for j in (0, 1) for p, q in _DISJOINT)
+)
+# A box with R = 51, m = 3, P = 23, Q = 34, D = 24, negative legs 1 and 3: two choices of these for any box.
+_BOXES = [(r, m, _others(*r, m)) for r in _PAIRS for m in _others(*r)]
+_BOX = _Labellings(*((r[i], uv[0], m, uv[1], r[1 - i]) for i in (0, 1) for r, m, uv in _BOXES))
 
 
-def _representatives(negative: Legs, mirror: Legs | None = None) -> Iterator[tuple[float, Legs]]:
-    """(weight, ordering) whose relabellings make up the sum over all orderings, for negative helicities at `negative`.
+class _Products:
+    """Spinor products for a list of labellings, as in `Spinors`: t.a(1, 2) is <12> of each, a new (labellings, N).
 
-    One ordering for every placement of the photons; `mirror` says where each position goes in a reflection that gives
-    the same primitive up to a sign, so that one of two mirror images is enough.
-    """
-    for photons in combinations(range(5), 2):
-        image = photons if mirror is None else tuple(sorted(mirror[i] for i in photons))
-        if image < photons:
-            continue
-        gluon_labels, photon_labels = iter(_GLUONS), iter(_PHOTONS)
-        places = sorted(range(5), key=lambda i: i not in negative)  # so negative legs are always the same
-        label = {i: next(photon_labels if i in photons else gluon_labels) for i in places}
-        ordering = tuple(label[i] for i in range(5))
-        weight = 0.5 if mirror is not None and image == photons else 1.0
-        yield weight if _even([i for i in ordering if i in _GLUONS]) else -weight, ordering
-
-
-_ALL_PLUS = [(w / 2, o) for w, o in _representatives(()) if o[0] == 2 and 3 in o[1:3]]  # the others are rotations
-_ONE_MINUS = list(_representatives((0,), mirror=(0, 4, 3, 2, 1)))
-_ADJACENT = list(_representatives((0, 1), mirror=(1, 0, 4, 3, 2)))
-_SEPARATE = list(_representatives((0, 2), mirror=(2, 1, 0, 4, 3)))
-_BOX = [(-w, o) for w, o in _representatives((0, 2))]  # a mirror image is an ordering of its own
-
-
-def _bubble(kind: str, i: int, j: int, k: int, m: int) -> Function:
-    return (kind, *sorted((_pair(i, j), _pair(k, m))))
-
-
-@cache
-def _rows(name: Function, device: torch.device) -> Tensor:
-    """Where the function stands in its table, for each of the relabellings."""
-    kind, first, *rest = name
-
-    def row(g: Legs) -> int:
-        def to(pair: Pair | int) -> Pair:
-            assert isinstance(pair, tuple)
-            return _pair(g[pair[0]], g[pair[1]])
-
-        match kind, rest:
-            case "product", [int(j)]:
-                assert isinstance(first, int)
-                return 5 * g[first] + g[j]
-            case "log", []:
-                return _row(to(first))
-            case "l0" | "g1" | "g2", [q]:
-                return _BUBBLES.index((to(first), to(q))) % len(_DISJOINT)
-            case "ls1" | "l1" | "pole_free", [int(m)]:
-                return _BOXES.index((to(first), g[m]))
-            case "l2", [int(m), p]:
-                on_q = _box_pairs(to(first), g[m])[0] != to(p)
-                return _BOXES.index((to(first), g[m])) + len(_BOXES) * on_q
-        raise AssertionError(name)
-
-    return torch.tensor([row(g) for g in _RELABELLINGS], device=device)
-
-
-@cache
-def _tensor(values: tuple[float, ...] | tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(values, device=device)
-
-
-class _LoopFunctions:
-    """All loop functions of a batch; `functions[name]` is f of all relabellings, complex (12, N)."""
-
-    def __init__(self, s: Tensor) -> None:
-        self._device = device = s.device
-        phases = [-pi * (_pair(i, j) in _POSITIVE) for i in range(5) for j in range(5)]
-        log = torch.complex(torch.log(s.abs()), s.new_tensor(phases)[:, None].expand_as(s))
-        p, r = (_tensor(tuple(_row(pairs[k]) for pairs in _DISJOINT), device) for k in (0, 1))
-        bubbles = Bubbles(s[p], s[r], log[p], log[r])
-        sides = [(*_box_pairs(r, m), r) for r, m in _BOXES]
-        p, q = (_tensor(tuple(_BUBBLES.index((side[k], side[3])) for side in sides), device) for k in (0, 1))
-        invariants = (s[_tensor(tuple(_row(side[k]) for side in sides), device)] for k in (0, 1, 3, 2))
-        boxes = Boxes(bubbles, p, q, *invariants)
-        self._pole_free = boxes.pole_free
-        self._tables = {"log": log, "l0": bubbles.l0, "g1": bubbles.g1, "g2": bubbles.g2}
-        self._tables |= {"ls1": boxes.ls1, "l1": boxes.l1, "l2": torch.cat([boxes.l2_p, boxes.l2_q])}
-
-    def __getitem__(self, name: Function) -> Tensor:
-        return self._tables[name[0]].index_select(0, _rows(name, self._device))
-
-    def pole_free(self, r: Pair, m: int) -> Tensor:
-        """Where the box functions of (R, m) come without poles in s_R, (12, N)."""
-        return self._pole_free.index_select(0, _rows(("pole_free", r, m), self._device))
-
-
-Table = list[list[Tensor]]
-
-
-class _Primitives:
-    """Coefficients of the primitives, as in the literature, for all relabellings at once: tensors (12, N).
-
-    Legs are given in the order of the trace; a[i][j] = <ij>, b[i][j] = [ij], ia and ib are their inverses.
+    a, b: <ij>, [ij]; ia, ib: their inverses; s: s_ij; ab, iaa, ibb: <ij>[jk], 1/(<ij><jk>), 1/([ij][jk]); phase and
+    inverse_phase: [ij]/<ij>, <ij>/[ij].
     """
 
-    def __init__(self, spinors: Spinors, functions: _LoopFunctions) -> None:
-        def relabelled(table: Tensor) -> Table:
-            rows = [[_rows(("product", i, j), table.device) for j in range(5)] for i in range(5)]
-            return [[table.index_select(0, r) for r in row] for row in rows]
+    def __init__(self, spinors: Spinors, labellings: _Labellings) -> None:
+        self._labellings, self._device = labellings, spinors.s.device
+        self.a, self.b, self.s = (self._named(x) for x in (spinors.angle, spinors.square, spinors.s))
+        self.ia, self.ib = self._named(spinors.inverse_angle), self._named(spinors.inverse_square)
+        self.iaa, self.ibb = self._named(spinors.inverse_angles), self._named(spinors.inverse_squares)
+        self.ab = self._named(spinors.chain)
+        self.phase, self.inverse_phase = self._named(spinors.phase), self._named(spinors.inverse_phase)
 
-        self.a, self.ia = relabelled(spinors.angle), relabelled(spinors.inverse_angle)
-        self.b, self.ib = relabelled(spinors.square), relabelled(spinors.inverse_square)
-        self.s = relabelled(spinors.s)
-        self._pole_free = functions.pole_free
+    def _named(self, table: Tensor) -> Callable[..., Tensor]:
+        return lambda *names: table.index_select(0, self._labellings.rows(names, self._device))
 
-    def all_plus(self, i1: int, i2: int, i3: int, i4: int, i5: int) -> Terms:
-        """(+++++)"""
-        a, b, ia, s = self.a, self.b, self.ia, self.s
-        s12, s23, s34, s45, s51 = s[i1][i2], s[i2][i3], s[i3][i4], s[i4][i5], s[i5][i1]
-        cyclic = s12 * (s23 + s51) + s34 * (s23 + s45) + s45 * s51
-        odd = _product(b[i1][i2], a[i2][i3], b[i3][i4], a[i4][i1]) - _product(
-            a[i1][i2], b[i2][i3], a[i3][i4], b[i4][i1]
-        )
-        yield None, _product(odd + cyclic, ia[i1][i2], ia[i2][i3], ia[i3][i4], ia[i4][i5], ia[i5][i1], -1 / 6)
+    def sign(self, *ordering: int) -> Tensor:
+        return self._labellings.signs(ordering, self._device)
 
-    def one_minus(self, i1: int, i2: int, i3: int, i4: int, i5: int) -> Terms:
-        """(-++++)"""
-        a, b, ia, ib, s = self.a, self.b, self.ia, self.ib, self.s
-        a14_2, b25 = a[i1][i4].square(), b[i2][i5]
-        chain = _product(a[i1][i2].square(), b[i2][i3], ia[i2][i3]) + _product(a14_2, b[i3][i4], ia[i3][i4])
-        chain = chain.mul_(a[i1][i3].square()).add_(_product(a14_2, a[i1][i5].square(), b[i4][i5], ia[i4][i5]))
-        curly = b25 * (s[i2][i3] + s[i3][i4] + s[i4][i5]) - _product(b[i2][i4], a[i4][i3], b[i3][i5])
-        curly = curly.mul_(b25).sub_(_product(chain, b[i1][i2], b[i1][i5], ia[i1][i2], ia[i1][i5]))
-        yield None, _product(curly, ib[i1][i2], ia[i2][i3], ia[i3][i4], ia[i4][i5], ib[i5][i1], -1 / 3)
-
-    def two_adjacent_minus(self, i1: int, i2: int, i3: int, i4: int, i5: int) -> Terms:
-        """(--+++)"""
-        a, b, ia, ib = self.a, self.b, self.ia, self.ib
-        a12, b35, ends = a[i1][i2], b[i3][i5], ia[i3][i4] * ia[i4][i5]
-        tree_12 = _product(a12.square(), ia[i2][i3], ends, ia[i5][i1], 1 / 3)  # tree/(3 <12>)
-        left, right = b[i3][i4] * a[i4][i1], a[i2][i4] * b[i4][i5]
-        t = (a[i2][i3] * left).add_(right * a[i5][i1])
-        k = _product(left, right, ends, 1 / 3)
-        chi = _product(b35, ib[i2][i3], ib[i5][i1])
-        log = _product(tree_12, a12, -1.0)
-        yield ("log", _pair(i2, i3)), log
-        yield ("log", _pair(i5, i1)), log.clone()
-        yield _bubble("l0", i2, i3, i5, i1), t.mul_(tree_12)
-        yield _bubble("g1", i2, i3, i5, i1), k * a12
-        yield _bubble("g2", i2, i3, i5, i1), _product(k, chi, -1.0)
-        yield None, _product(a[i3][i5], b35, ib[i1][i2]).sub_(a12).mul_(_product(b35, chi, ends, 1 / 3))
-
-    def two_separate_minus(self, i1: int, i2: int, i3: int, i4: int, i5: int) -> Terms:
-        """(-+-++) without its box parts"""
-        a, b, ia, ib = self.a, self.b, self.ia, self.ib
-        a13, b24_25, ia45 = a[i1][i3], b[i2][i4] * b[i2][i5], ia[i4][i5]
-        tree_13 = _product(
-            a13.square(), a13, ia[i1][i2], ia[i2][i3], ia[i3][i4], ia45, ia[i5][i1], 1 / 3
-        )  # over 3 <13>
-        u = _product(a[i1][i5], b[i5][i2], a[i2][i3]).sub_(_product(a[i3][i4], b[i4][i2], a[i2][i1]))
-        k = _product(b24_25, a13, ia45, 1 / 3)
-        ib34_51 = ib[i3][i4] * ib[i5][i1]
-        log = _product(tree_13, a13, -1.0)
-        yield ("log", _pair(i3, i4)), log
-        yield ("log", _pair(i5, i1)), log.clone()
-        yield _bubble("l0", i3, i4, i5, i1), u.mul_(tree_13)
-        yield _bubble("g1", i3, i4, i5, i1), k * a13
-        yield _bubble("g2", i3, i4, i5, i1), _product(k, b[i4][i5], ib34_51, -1.0)
-        yield None, _product(b24_25.square(), ib[i1][i2], ib[i2][i3], ib34_51, ia45, -1 / 3)
-
-    def box_part(self, i1: int, i2: int, i3: int, i4: int, i5: int) -> Terms:
-        """H(1,2,3,4,5), where (-+-++) also has -H(1,2,3,4,5) + H(3,2,1,5,4)"""
-        a, b, ia, ib, s = self.a, self.b, self.ia, self.ib, self.s
-        r, p, q = _pair(i5, i1), _pair(i2, i3), _pair(i3, i4)
-        a12, a23, a34, a41, b24 = a[i1][i2], a[i2][i3], a[i3][i4], a[i4][i1], b[i2][i4]
-        s23, s34, s51, s24 = s[i2][i3], s[i3][i4], s[i5][i1], s[i2][i4]
-        a41_b24, a12_34 = a41 * b24, a12 * a34
-        w = _product(a41_b24, ia[i4][i5], ia[i5][i1])
-        w24 = w * ia[i2][i4]
-        left, right = a23 * a41_b24, a12_34 * b24
-        minus_x = _product(a12_34, left, w24, ia[i2][i4], -1.0)
-        yield ("ls1", r, i3), _product(a[i1][i3].square(), b24, w, -1.0).add_(minus_x, alpha=2)
-        yield ("l1", r, i3), minus_x
-        yield ("l2", r, i3, p), _product(left.square(), w24, 2 / 3)
-        yield ("l2", r, i3, q), _product(right.square(), w24, 2 / 3)
-        # s51 small against s23 and s34: the poles of l1, l2 and the rational part are added up by hand, and cancel.
-        rational = _product(a12, b24, a41_b24, ib[i2][i3], ib[i3][i4], -1 / (3 * s51))
-        n = (a23 * a41).add_(a12_34).mul_(b[i1][i5]).add_(_product(a23, a34, b[i5][i3]))
-        inverse = 1 / ((s51 - s23) * (s51 - s34))
-        cancelled = _product(n, b24, inverse).square_().mul_(a[i5][i1] * ib[i1][i5]).mul_(1 / 3)
-        cancelled.add_(_product(left, right, inverse * (1 / s24 - s24 / (3 * s23 * s34))))
-        yield None, torch.where(self._pole_free(r, i3), cancelled, rational).mul_(w24)
+    def by_negative(self, *names: int) -> Tensor:
+        return self._labellings.by_negative(names, self._device)
 
 
-def _product(first: Tensor, second: Tensor, *others: Tensor | float) -> Tensor:
-    """A chain of factors in one buffer: the allocations would cost more than the arithmetic."""
-    product = first * second
+def _times(first: Tensor, *others: Tensor | float) -> Tensor:
+    """The product, in the memory of the first factor: fresh memory would cost more than the arithmetic."""
     for factor in others:
-        product.mul_(factor)
-    return product
+        first.mul_(factor)
+    return first
+
+
+def _no_and_one_minus(spinors: Spinors) -> Tensor:
+    """(+++++) and the five (-++++), without factor -1/3, complex (6, N).
+
+    With 1/PT = <12><23><34><45><51>, (+++++) is
+        PT/2 { s12 s23 + s23 s34 + s34 s45 + s45 s51 + s51 s12 + [12]<23>[34]<41> - <12>[23]<34>[41] }
+    and (-++++), after a Schouten identity and momentum conservation, is
+        PT { <12><15>/([12][15]) [25] ([25] s45 + [23]<13>[15])
+             - <12>^2<13>^2 [23]/<23> - <13>^2<14>^2 [34]/<34> - <14>^2<15>^2 [45]/<45> }.
+    """
+    t = _Products(spinors, _NO_MINUS)
+    parke_taylor = _times(t.iaa(1, 2, 3), t.iaa(3, 4, 5), t.ia(5, 1), t.sign(1, 2, 3, 4, 5))
+    s12, s23, s34, s45, s51 = t.s(1, 2), t.s(2, 3), t.s(3, 4), t.s(4, 5), t.s(5, 1)
+    cyclic = s12 * (s23 + s51) + s34 * (s23 + s45) + s45 * s51
+    odd = _times(t.ab(4, 1, 2), t.ab(2, 3, 4)).sub_(_times(t.ab(1, 2, 3), t.ab(3, 4, 1)))
+    none = _times(odd.add_(cyclic), parke_taylor, 0.5)
+
+    t = _Products(spinors, _ONE_MINUS)
+    a12, a13, a14, a15 = (t.a(1, i).square_() for i in range(2, 6))
+    b25 = t.b(2, 5)
+    one = (b25 * t.s(4, 5)).sub_(_times(t.ab(3, 1, 5), t.b(2, 3)))
+    one = _times(one, b25, t.inverse_phase(1, 2), t.inverse_phase(1, 5))
+    chain = _times(t.phase(2, 3), a12).add_(_times(t.phase(3, 4), a14)).mul_(a13).add_(_times(t.phase(4, 5), a14, a15))
+    one = one.sub_(chain).view(5, *parke_taylor.shape).mul_(parke_taylor)
+    return torch.cat([none[None], one]).sum(1)
+
+
+def _bubble_part(spinors: Spinors, functions: Tensor) -> Tensor:
+    """(--+++) for 1, 2, 3, 4, 5 and (-+-++) for 1, 4, 2, 3, 5 without box functions, times 3, complex (2, 10, N).
+
+    Both have functions of s23 and s51 with the same coefficients, up to factors A and S, without signs of colour
+        A = 1/(<34><45>),   S = <12>/(<14><42><35>),
+    T = T1 + T2 (which is -U of (-+-++)), and K with <23><51> K = T1 T2, where T1 = <23>[34]<41>, T2 = <24>[45]<51>:
+        (A - S)/(<23><51>) { <12>^2 (T1 + T2) l0 + T1 T2 (<12> g1 - <23>[35]<51> g2) }
+        - (A + S)/(<23><51>) <12>^3 (ln(-s23) + ln(-s51))
+        + A [35]^2/([23][51]) (s12 - s35)/[12] - [34]^2[45]^2/([14][42][23]<35>[51]).
+    """
+    t = _Products(spinors, _BUBBLE)
+    a12, a51, ia35 = t.a(1, 2), t.a(5, 1), t.ia(3, 5).mul_(t.sign(1, 4, 2, 3, 5))
+    adjacent, separate = t.iaa(3, 4, 5).mul_(t.sign(1, 2, 3, 4, 5)), _times(t.iaa(1, 4, 2), a12, ia35)
+    ends = _times(t.ia(2, 3), t.ia(5, 1))
+    t1, t2 = _times(t.ab(2, 3, 4), t.a(4, 1)), _times(t.ab(2, 4, 5), a51)
+    rational = _times(t.b(3, 5).square_(), t.s(1, 2).sub_(t.s(3, 5)), t.ib(1, 2), adjacent)
+    rational.sub_(_times(t.b(3, 4).mul_(t.b(4, 5)).square_(), t.ibb(1, 4, 2), ia35))
+    rational = _times(rational, t.ib(2, 3), t.ib(5, 1))
+    difference = (adjacent - separate).mul_(ends)
+    k = _times(t1 * t2, difference)
+    g2 = _times(t.ab(2, 3, 5), a51, k).neg_()
+    g1 = k.mul_(a12)
+    a12_2 = a12.square()
+    l0 = _times(t1.add_(t2), difference, a12_2)
+    logs = _times(adjacent.add_(separate), ends, a12_2, a12).neg_()
+    return _two_minus(rational, [logs, l0, g1, g2], functions, t.by_negative(1, 2))
+
+
+def _box_part(spinors: Spinors, functions: Tensor, nn: Tensor) -> Tensor:
+    """The box functions of (-+-++) for 1, 2, 3, 4, 5 and 1, 4, 3, 2, 5, complex (2, 10, N).
+
+    With x = <23><41> and y = <12><34>, so that <13><24> = y - x, the primitive has -H(1,2,3,4,5) + H(3,2,1,5,4),
+        H(1,2,3,4,5) = -[24]^2<41>/(<24>^2<45><51>) { x^2 pp + y^2 qq + x y pq + n^2 <51>/[15] nn },
+        n = [15] (x + y) + <23><34>[53]
+    (see `Boxes`). The curly bracket is the same with 2 and 4 exchanged.
+    """
+    t = _Products(spinors, _BOX)
+    a12, a34, a41 = t.a(1, 2), t.a(3, 4), t.a(4, 1)
+    weight = _times(t.ia(4, 5), a41, t.sign(1, 2, 3, 4, 5)).add_(_times(t.ia(5, 2), a12, t.sign(1, 4, 3, 2, 5)))
+    weight = _times(weight, t.phase(2, 4).square_(), t.ia(5, 1))
+    x, y = a41.mul_(t.a(2, 3)), a12.mul_(a34)
+    n = (x + y).mul_(t.b(5, 1)).add_(_times(t.ab(2, 3, 5), a34)).square_()
+    rational = n.mul_(t.inverse_phase(5, 1))
+    rational.view(-1, *nn.shape).mul_(-nn)
+    xy = x * y
+    return _two_minus(rational, [x.square_(), y.square_(), xy], functions, t.by_negative(1, 3), weight)
+
+
+def _two_minus(
+    rational: Tensor, coefficients: list[Tensor], functions: Tensor, by_negative: Tensor, weight: Tensor | float = 1.0
+) -> Tensor:
+    """Sum of all c_f f and sum of all c_f f* over the labellings, for each pair of negative legs: (2, 10, N).
+
+    Functions (kinds, rows, N) belong to coefficients [(labellings, N)], where rows divide labellings.
+    """
+    sums = []
+    for total, values in ((rational.clone(), functions), (rational, functions.conj_physical())):
+        shaped = total.view(-1, *values.shape[1:])
+        for c, f in zip(coefficients, values, strict=True):
+            shaped.addcmul_(c.view_as(shaped), f)
+        sums.append(total.mul_(weight).index_select(0, by_negative).view(len(_PAIRS), -1, len(f.T)).sum(1))
+    return torch.stack(sums)
+
+
+@cache
+def _rows(device: torch.device) -> dict[str, Tensor]:
+    """Rows of s_ij for pairs p, q of bubbles and sides P, Q, R, D of boxes, and of bubbles (P, R), (Q, R) for boxes."""
+    sides: dict[str, list[Pair]] = {
+        "P": [_pair(u, m) for _, m, (u, _) in _BOXES],
+        "Q": [_pair(m, v) for _, m, (_, v) in _BOXES],
+        "R": [r for r, _, _ in _BOXES],
+        "D": [_pair(u, v) for _, _, (u, v) in _BOXES],
+    }
+    sides |= {"p": [p for p, _ in _DISJOINT], "q": [q for _, q in _DISJOINT]}
+    rows = {name: [5 * i + j for i, j in pairs] for name, pairs in sides.items()}
+    rows |= {k + "R": [_EITHER_WAY.index(pair) for pair in zip(sides[k], sides["R"], strict=True)] for k in "PQ"}
+    return {name: torch.tensor(values, device=device) for name, values in rows.items()}
+
+
+@cache
+def _phases(device: torch.device) -> Tensor:
+    """Imaginary part of ln(-s_ij - i0), (25, 1)."""
+    phases = [[-pi * (_pair(i, j) in _POSITIVE)] for i in range(5) for j in range(5)]
+    return torch.tensor(phases, dtype=torch.float64, device=device)
+
+
+def _loop_functions(s: Tensor) -> tuple[Bubbles, Boxes]:
+    rows, log, phase = _rows(s.device), torch.log(s.abs()), _phases(s.device)
+    bubbles = Bubbles(*(table.index_select(0, rows[side]) for table in (s, log, phase) for side in "pq"))
+    sides = (s.index_select(0, rows[side]) for side in "PQRD")
+    return bubbles, Boxes(bubbles, rows["PR"], rows["QR"], *sides)
 
 
 def helicity_squares(momenta: Tensor) -> Tensor:
@@ -271,37 +253,8 @@ def helicity_squares(momenta: Tensor) -> Tensor:
     total = momenta[:, 0] + momenta[:, 1]
     s12 = total[:, 0].square() - total[:, 1:].square().sum(1)
     spinors = Spinors(momenta / torch.sqrt(s12)[:, None, None])
-    functions = _LoopFunctions(spinors.s)
-    amplitudes = torch.zeros(2, len(_NEGATIVE), len(momenta), dtype=spinors.angle.dtype, device=momenta.device)
-    signs = _tensor(tuple(_RELABELLING_SIGNS), momenta.device)[:, None]
-    for negative, coefficients in _coefficients(_Primitives(spinors, functions)).items():
-        total = coefficients[None].expand(2, -1, -1).clone()
-        for f, c in coefficients.items():
-            if f is not None:
-                value = functions[f]
-                total[0].addcmul_(c, value)
-                total[1].addcmul_(c, value.conj_physical_())
-        images = tuple(_NEGATIVE.index(tuple(sorted(g[i] for i in negative))) for g in _RELABELLINGS)
-        amplitudes.index_add_(1, _tensor(images, momenta.device), total.mul_(signs))
-    amplitudes = amplitudes.flatten(0, 1)
-    return ((amplitudes.real.square() + amplitudes.imag.square()) / s12).T
-
-
-def _coefficients(primitives: _Primitives) -> dict[Legs, dict[Function | None, Tensor]]:
-    """c_f of all relabellings, for one choice of negative legs of each kind (gluons, photons or both)."""
-    amplitudes: dict[Legs, dict[Function | None, Tensor]] = {}
-    for primitive, negative, representatives in (
-        (primitives.all_plus, (), _ALL_PLUS),
-        (primitives.one_minus, (0,), _ONE_MINUS),
-        (primitives.two_adjacent_minus, (0, 1), _ADJACENT),
-        (primitives.two_separate_minus, (0, 2), _SEPARATE),
-        (primitives.box_part, (0, 2), _BOX),
-    ):
-        for weight, ordering in representatives:
-            coefficients = amplitudes.setdefault(tuple(sorted(ordering[i] for i in negative)), {})
-            for f, c in primitive(*ordering):
-                if f in coefficients:
-                    coefficients[f].add_(c, alpha=weight)
-                else:
-                    coefficients[f] = c if weight == 1 else c * weight
-    return amplitudes
+    bubbles, boxes = _loop_functions(spinors.s)
+    simple = _no_and_one_minus(spinors)
+    two = _bubble_part(spinors, bubbles.functions).add_(_box_part(spinors, boxes.functions, boxes.nn), alpha=3)
+    amplitudes = torch.cat([simple, two[0], simple, two[1]])
+    return ((amplitudes.real.square() + amplitudes.imag.square()) / (9 * s12)).T

@@ -19,6 +19,9 @@ _SIGN = torch.tensor([1, -1, 1], dtype=torch.float64)[_CROSSINGS][:, None]
 class Spinors:
     """<ij>, [ij], 1/<ij>, 1/[ij] (complex) and s_ij (real), each (25, N) with row 5 i + j; rows i = j have no meaning.
 
+    `phase` and `inverse_phase` are [ij]/<ij> and <ij>/[ij], `chain`, `inverse_angles` and `inverse_squares` are
+    <ij>[jk], 1/(<ij><jk>) and 1/([ij][jk]), complex (125, N) with row 25 i + 5 j + k.
+
     Args:
         momenta: (N, 5, 4) physical momenta (E, px, py, pz), the first two incoming.
     """
@@ -40,3 +43,12 @@ class Spinors:
         inverse = -1 / self.s
         self.inverse_angle = self.square * inverse  # 1/<ij> = [ji]/s_ij
         self.inverse_square = self.angle * inverse
+        self.phase = self.square * self.inverse_angle
+        self.inverse_phase = self.phase.conj_physical()
+        self.chain = _chained(self.angle, self.square)
+        self.inverse_angles = _chained(self.inverse_angle, self.inverse_angle)
+        self.inverse_squares = _chained(self.inverse_square, self.inverse_square)
+
+
+def _chained(ij: Tensor, jk: Tensor) -> Tensor:
+    return (ij.view(5, 5, 1, -1) * jk.view(1, 5, 5, -1)).view(125, -1)
