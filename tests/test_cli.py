@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import ampsure
 from ampsure import cli
@@ -19,7 +20,9 @@ from ampsure import cli
 def run(monkeypatch, capsys, tmp_path):
     """Run `ampsure ARGUMENTS` in an empty folder; gives exit code, output, errors."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_console", cli.Console(width=200, force_terminal=False))
+    wide = Console(width=200, force_terminal=False)
+    for module in (cli.common, cli.events):
+        monkeypatch.setattr(module, "console", wide)
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["ampsure", *map(str, arguments)])
@@ -160,7 +163,7 @@ def test_interrupt_leaves_nothing_behind(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "ampsure.cli",
+        "ampsure",
         "generate",
         "gg_yyg",
         "-n",

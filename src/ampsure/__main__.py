@@ -1,0 +1,5 @@
+"""`python -m ampsure`: the command line."""
+
+from ampsure.cli import main
+
+main()

@@ -1,0 +1,41 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+import ampsure
+from ampsure.errors import AmpsureError
+
+from . import events
+from .common import app
+
+__all__ = ["app", "events", "main"]
+
+
+def main() -> None:
+    """Run the command line; bad input is one sentence and exit code 2."""
+    try:
+        app()
+    except AmpsureError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}")
+        sys.exit(2)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"ampsure {ampsure.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...

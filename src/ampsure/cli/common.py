@@ -1,0 +1,113 @@
+"""What all commands share: console, options, progress, settings from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ampsure.errors import AmpsureError
+from ampsure.events import Events
+from ampsure.generation.generate import Report
+from ampsure.processes import Process, get_process
+
+__all__ = ["Invalid", "InvalidOption", "ProcessOption", "SignedOption", "app", "console", "parse_settings", "progress"]
+
+console = Console()
+app = typer.Typer(
+    name="ampsure",
+    help="Learn scattering amplitudes, with an uncertainty for every phase-space point.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+class Invalid(StrEnum):
+    error = "error"
+    drop = "drop"
+
+
+ProcessOption = Annotated[str | None, typer.Option("--process", help="Process of a file that does not name one.")]
+InvalidOption = Annotated[Invalid, typer.Option(help="What to do with events that cannot be right.")]
+SignedOption = Annotated[bool, typer.Option("--signed", help="Allow amplitudes that are zero or negative.")]
+
+
+def process_of(name: str | None) -> Process | None:
+    return None if name is None else get_process(name)
+
+
+def parse_settings(assignments: list[str]) -> dict[str, Any]:
+    """['energy=13000', 'cuts.pt_jet=30'] as nested dictionaries; values are JSON, or plain text."""
+    result: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        *parents, last = name.strip().split(".")
+        if not equals or not last or len(parents) > 1:
+            raise AmpsureError(f"--set takes NAME=VALUE, e.g. cuts.pt_jet=30, not {assignment!r}.")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        place = result
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        if not isinstance(place, dict):
+            raise AmpsureError(f"--set gives {parents[0]!r} twice, in part and as a whole.")
+        place[last] = value
+    return result
+
+
+@contextmanager
+def progress() -> Iterator[Report]:
+    """A bar for every stage, plain lines where there is no terminal; Ctrl-C ends the command."""
+    try:
+        with _bars() as report:
+            yield report
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Interrupted; nothing was written.")
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def _bars() -> Iterator[Report]:
+    if not console.is_terminal:
+        stages: set[str] = set()
+
+        def log(stage: str, done: float, total: float) -> None:
+            if stage not in stages:
+                stages.add(stage)
+                console.print(f"{stage} ...")
+
+        yield log
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(stage: str, done: float, total: float) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done)
+
+        yield show
+
+
+def print_dropped(events: Events) -> None:
+    if dropped := events.provenance.get("dropped"):
+        reasons = "; ".join(f"{count:,} because {reason}" for reason, count in dropped["reasons"].items())
+        console.print(f"[yellow]Dropped[/] {dropped['events']:,} invalid events: {escape(reasons)}.")
