@@ -67,7 +67,10 @@ def njet() -> Agreement:
         raise SkippedError(
             "set AMPSURE_REFERENCE to the folder with njet_points.json, which is not ours to redistribute"
         )
-    points = json.loads((Path(folder) / "njet_points.json").read_text())
+    file = Path(folder) / "njet_points.json"
+    if not file.is_file():
+        raise SkippedError(f"AMPSURE_REFERENCE names {folder}, which has no njet_points.json")
+    points = json.loads(file.read_text())
     squared = np.array(points["msq"], float)
     return Agreement(len(squared), _worst(amplitude(np.array(points["momenta"], float)), squared), 2e-10)
 

@@ -27,6 +27,11 @@ Floats = NDArray[np.float64]
 Negative = Literal["redraw", "keep"]
 
 
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < 1e100:
+        raise AmpsureError(f"The {name} must be a positive number, not {value}.")
+
+
 class Disturbance:
     """Maps Events to Events; `seed` is all that is random about it."""
 
@@ -45,8 +50,7 @@ class _Smearing(Disturbance):
     epsilon: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < np.inf:
-            raise AmpsureError(f"The smearing strength epsilon must be positive, not {self.epsilon}.")
+        _check_positive("strength of the smearing", self.epsilon)
 
     def relative_sigma(self, mass: Floats) -> Floats:
         """Noise over true amplitude, for final states of invariant mass (N,) -> (N,)."""
@@ -55,7 +59,8 @@ class _Smearing(Disturbance):
     def __call__(self, events: Events, seed: int = 0, negative: Negative = "redraw") -> Events:
         if negative not in ("redraw", "keep"):
             raise AmpsureError(f"negative must be 'redraw' or 'keep', not {negative!r}.")
-        rng = np.random.default_rng(seed)
+        # A stream of its own for every disturbance of a data set, so that noise added twice is independent.
+        rng = np.random.default_rng([seed, len(events.provenance.get("disturbances", []))])
         sigma = self.relative_sigma(events.final_state_mass) * np.abs(events.truth)
         smeared = events.amplitude + sigma * rng.standard_normal(len(events))
         lost = np.flatnonzero((smeared <= 0) & (events.amplitude > 0))
@@ -86,6 +91,11 @@ class BoxSmearing(_Smearing):
     width: float = 20.0
     threshold: float = 200.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive("width of the box", self.width)
+        _check_positive("threshold", self.threshold)
+
     def relative_sigma(self, mass: Floats) -> Floats:
         return np.where(np.abs(mass - self.threshold) < self.width, self.epsilon, 0.0)
 
@@ -96,8 +106,13 @@ class PeakedSmearing(_Smearing):
 
     threshold: float = 200.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive("threshold", self.threshold)
+
     def relative_sigma(self, mass: Floats) -> Floats:
-        distance = np.maximum(np.abs(mass - self.threshold), np.finfo(float).tiny)
+        # An event exactly at the threshold has the noise of one a rounding error away.
+        distance = np.maximum(np.abs(mass - self.threshold), np.finfo(float).eps * self.threshold)
         return self.epsilon * self.threshold / distance
 
 
@@ -112,8 +127,8 @@ class Gap(Disturbance):
     threshold: float = 200.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.half_width < np.inf:
-            raise AmpsureError(f"The half-width of a gap must be positive, not {self.half_width}.")
+        _check_positive("half-width of the gap", self.half_width)
+        _check_positive("threshold", self.threshold)
 
     def __call__(self, events: Events, seed: int = 0, negative: Negative = "redraw") -> Events:
         inside = np.abs(events.final_state_mass - self.threshold) < self.half_width
@@ -125,6 +140,6 @@ def disturb(
     events: Events, disturbances: Iterable[Disturbance], seed: int = 0, negative: Negative = "redraw"
 ) -> Events:
     """Several disturbances, one after the other, each with a random stream of its own."""
-    for k, disturbance in enumerate(disturbances):
-        events = disturbance(events, seed=seed + k, negative=negative)
+    for disturbance in disturbances:
+        events = disturbance(events, seed=seed, negative=negative)
     return events

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ampsure.errors import AmpsureError, InvalidEventsError
-from ampsure.kinematics import find_invalid
+from ampsure.kinematics import TOLERANCE, find_invalid
 from ampsure.processes import Process
 
 __all__ = ["COLUMNS", "Events", "guess_process"]
@@ -28,9 +28,9 @@ class Events:
     Args:
         momenta: (N, n, 4) float64, (E, px, py, pz) in GeV, incoming legs first.
         amplitude: (N,) the squared amplitude a network may see, possibly disturbed.
-        process: legs, masses and identical particles; if left out, two incoming legs and the masses of the first event.
+        process: legs, masses and identical particles; if left out, two legs come in and masses are read off.
         truth: (N,) the amplitude before any disturbance; by default the amplitude itself.
-        noise: (N,) standard deviation of the Gaussian noise in `amplitude`; by default zero.
+        noise: (N,) standard deviation of the Gaussian that noise was drawn from; by default zero.
         weights: (N,) event weights; by default one.
         trainable: (N,) bool, False for events left to tests alone (see `ampsure.disturbances.Gap`); by default True.
         provenance: where the events come from, as JSON values.
@@ -61,7 +61,7 @@ class Events:
             name, expected = self.process.name, self.process.n_legs
             raise InvalidEventsError(f"Process {name!r} has {expected} legs, but the momenta have {n_legs}.")
         self.amplitude = _floats(self.amplitude, "amplitude")
-        self.truth = self.amplitude if self.truth is None else _floats(self.truth, "truth")
+        self.truth = self.amplitude.copy() if self.truth is None else _floats(self.truth, "truth")
         self.noise = np.zeros(n) if self.noise is None else _floats(self.noise, "noise")
         self.weights = np.ones(n) if self.weights is None else _floats(self.weights, "weights")
         self.trainable = np.ones(n, bool) if self.trainable is None else np.asarray(self.trainable, bool)
@@ -76,7 +76,8 @@ class Events:
         """A subset, by slice, mask or indices."""
         if not isinstance(index, slice) and np.ndim(index) != 1:
             raise TypeError("Events are selected by a slice, a mask or a list of indices.")
-        return replace(self, **{f: getattr(self, f)[index] for f in ("momenta", *COLUMNS)})
+        arrays: dict[str, Any] = {f: getattr(self, f)[index] for f in ("momenta", *COLUMNS)}
+        return replace(self, provenance=dict(self.provenance), **arrays)
 
     @property
     def final_state_mass(self) -> Floats:
@@ -120,7 +121,8 @@ class Events:
             raise AmpsureError(f"invalid must be 'error' or 'drop', not {invalid!r}.")
         bad, reasons = self.find_invalid(signed=signed)
         if not bad.any():
-            return self
+            provenance = {k: v for k, v in self.provenance.items() if k != "dropped"}  # this time, none was
+            return self if "dropped" not in self.provenance else replace(self, provenance=provenance)
         if invalid == "error":
             first = int(np.flatnonzero(bad)[0])
             reason = next(reason for mask, reason in reasons if mask[first])
@@ -137,8 +139,8 @@ class Events:
 
     def split(self, seed: int, fractions: tuple[float, float, float] = (0.7, 0.1, 0.2)) -> tuple[Self, Self, Self]:
         """Training, validation and test events, drawn at random; only the test has events that are not trainable."""
-        if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:
-            raise AmpsureError(f"The fractions of a split must be positive and add up to one, not {fractions}.")
+        if len(fractions) != 3 or not (min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-9):
+            raise AmpsureError(f"The fractions of a split must be three, positive and add up to one, not {fractions}.")
         order = np.random.default_rng(seed).permutation(len(self))
         cuts = np.rint(np.cumsum(fractions[:2]) * len(self)).astype(int)
         train, validation, test = np.split(order, cuts)
@@ -163,7 +165,7 @@ def guess_process(momenta: Floats, n_incoming: int = 2) -> Process:
     if len(sample) == 0:
         return Process("unknown", (0,) * momenta.shape[1], (0.0,) * momenta.shape[1], n_incoming)
     square = sample[..., 0] ** 2 - np.square(sample[..., 1:]).sum(-1)
-    massive = np.median(square - 1e-10 * np.square(sample[..., 0]), axis=0) > 0
+    massive = np.median(square - TOLERANCE * np.square(sample[..., 0]), axis=0) > 0
     mass = np.sqrt(np.where(massive, np.median(square, axis=0), 0.0))
     return Process("unknown", (0,) * momenta.shape[1], tuple(float(m) for m in mass), n_incoming)
 

@@ -117,13 +117,13 @@ def find_invalid(
 def find_collinear(momenta: Array) -> Array:
     """(N,) mask of events in which two legs are exactly parallel (or one is zero), so that p_i.p_j = 0."""
     p = momenta
-    bad = p[:, 0, 0] != p[:, 0, 0]
+    bad = (p[..., 0] == 0).any(1)
     for i, j in combinations(range(p.shape[1]), 2):
         cross = _module(p).stack(
             [p[:, i, a] * p[:, j, b] - p[:, i, b] * p[:, j, a] for a, b in ((1, 2), (2, 3), (3, 1))]
         )
         along = (p[:, i, 1:] * p[:, j, 1:]).sum(-1) > 0
-        bad = bad | ((cross == 0).all(0) & along) | (p[:, i, 0] == 0)
+        bad = bad | ((cross == 0).all(0) & along)
     return bad
 
 

@@ -65,25 +65,38 @@ def cteq5l_gluon(x: Floats, q: float) -> Floats:
     return density
 
 
-EMBEDDED: dict[str, Density] = {"grv94lo": grv94lo_gluon, "cteq5l": cteq5l_gluon}
-"""The gluon densities that need no file."""
+EMBEDDED: dict[str, tuple[Density, tuple[float, float]]] = {
+    "grv94lo": (grv94lo_gluon, (0.64, 1000.0)),
+    "cteq5l": (cteq5l_gluon, (1.1, 10_000.0)),
+}
+"""The gluon densities that need no file, and the scales in GeV they were made for."""
 
 
-def get_density(name: str, pdg_id: int) -> Density:
+def get_density(name: str, pdg_id: int, q: float) -> Density:
     """The density of a parton.
 
     Args:
         name: one of `EMBEDDED` (gluons only), or the path of an LHAPDF grid file (`..._0000.dat`).
+        q: scale at which it will be asked for, in GeV.
     """
     if name in EMBEDDED:
         if pdg_id != 21:
             raise AmpsureError(f"The density {name!r} has gluons only; give an LHAPDF grid file for parton {pdg_id}.")
-        return EMBEDDED[name]
+        density, (low, high) = EMBEDDED[name]
+        _check_scale(name, q, low, high)
+        return density
     if not Path(name).is_file():
         raise AmpsureError(
             f"No parton density {name!r}: it is neither one of {', '.join(EMBEDDED)} nor the path of a grid file."
         )
-    return _GridDensity(name, pdg_id)
+    grid = _GridDensity(name, pdg_id)
+    _check_scale(name, q, *grid.scales)
+    return grid
+
+
+def _check_scale(name: str, q: float, low: float, high: float) -> None:
+    if not low <= q <= high:
+        raise AmpsureError(f"The density {name!r} is for scales of {low:g} to {high:g} GeV, not {q:g} GeV.")
 
 
 class _GridDensity:
@@ -100,17 +113,16 @@ class _GridDensity:
             raise AmpsureError(f"{path} is not a readable LHAPDF grid file: it names no partons.")
         if pdg_id not in grid.pids:
             raise AmpsureError(f"{path} has no parton {pdg_id}; its partons are {sorted(grid.pids)}.")
-        self._x, self._q, self._path = (min(grid.x), max(grid.x)), (min(grid.q), max(grid.q)), path
+        self._x, self.scales, self._path = (min(grid.x), max(grid.x)), (min(grid.q), max(grid.q)), path
         self._context = madspace.Context(1)
         grid.initialize_globals(self._context)
         self._runtime = madspace.FunctionRuntime(madspace.PartonDensity(grid, [pdg_id]).function(), self._context)
 
     def __call__(self, x: Floats, q: float) -> Floats:
-        if not self._q[0] <= q <= self._q[1]:
+        if x.size and not (self._x[0] <= x.min() and x.max() <= self._x[1]):
+            low, high = self._x
             raise AmpsureError(
-                f"The scale {q:g} GeV is outside the grid {self._path}, {self._q[0]:g} to {self._q[1]:g} GeV."
+                f"x from {x.min():.3g} to {x.max():.3g} leaves the grid {self._path}, {low:g} to {high:g}."
             )
-        if x.size and x.min() < self._x[0]:
-            raise AmpsureError(f"x = {x.min():.3g} is below the grid {self._path}, which starts at {self._x[0]:g}.")
         values: Floats = self._runtime.call([x, np.full_like(x, q)])[0].numpy().reshape(x.shape)
         return values

@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
+from math import ceil
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -22,18 +24,21 @@ from ampsure.events import Events
 from ampsure.processes import Process, get_process
 
 from .phase_space import ChiliSpace, CrossSection, RamboSpace
-from .sampler import FlatSampler, FlowSampler, Sampler, training_rounds
+from .sampler import NOTHING, FlatSampler, FlowSampler, Sampler, training_rounds
 from .settings import get_settings
 from .unweighting import maximum_weight, unweighting_efficiency
 
 __all__ = ["GenerationSummary", "generate"]
+
+TOO_UNEVEN = "The weights are too uneven to unweight: allow a larger overweight share, or take weighted events."
 
 Floats = NDArray[np.float64]
 Report = Callable[[str, float, float], None]
 """Told of progress: stage, done, total."""
 
 _BATCH = 20_000
-_PILOT = 200_000
+_PILOT = (20_000, 200_000)  # points, at least and at most
+_SMALLEST_EFFICIENCY = 1e-4
 
 
 @dataclass(frozen=True)
@@ -88,10 +93,13 @@ def generate(
     >>> events.momenta.shape
     (50, 5, 4)
     """
+    n, seed = _integer(n, "number of events"), _integer(seed, "seed")
     if n < 1:
         raise AmpsureError(f"The number of events must be positive, not {n}.")
     if not 0 <= seed < 2**63:
         raise AmpsureError(f"The seed must be a non-negative integer below 2^63, not {seed}.")
+    if workers is not None and workers < 1:
+        raise AmpsureError(f"The number of workers must be positive, not {workers}.")
     if sampling not in ("adaptive", "rambo"):
         raise AmpsureError(f"Unknown sampling {sampling!r}; known are 'adaptive' and 'rambo'.")
     if not 0 < overweight < 1:
@@ -100,6 +108,8 @@ def generate(
     if process.exact is None:
         raise AmpsureError(f"No exact amplitude is known for process {process.name!r}, so it cannot be generated.")
     settings = get_settings(preset, **overrides)
+    if "identical" in settings.couplings:
+        raise AmpsureError("The factor for identical particles is part of the cross section: leave out 'identical'.")
     if unknown := set(settings.couplings) - set(process.options):
         known = ", ".join(process.options) or "none"
         raise AmpsureError(
@@ -128,6 +138,13 @@ def generate(
         "generation": asdict(summary),
     }
     return Events(momenta, amplitude, process, weights=weights, provenance=provenance)
+
+
+def _integer(value: int, name: str) -> int:
+    try:
+        return index(value)
+    except TypeError as error:
+        raise AmpsureError(f"The {name} must be an integer, not {value!r}.") from error
 
 
 @contextmanager
@@ -211,9 +228,7 @@ class _Generation:
             if found >= self._n:
                 break
             if tally.points > 1000 * (found + 1000):
-                raise AmpsureError(
-                    "Fewer than one in a thousand points passes the cuts: loosen them, or raise the energy."
-                )
+                raise AmpsureError(NOTHING)
         momenta, amplitude, weights = (np.concatenate(arrays)[: self._n] for arrays in zip(*parts, strict=True))
         weights = weights / weights.mean()
         kish = float(weights.sum() ** 2 / np.square(weights).sum())
@@ -229,28 +244,34 @@ class _Generation:
         """
         size = min(_BATCH, max(2000, 5 * self._n))
         started = time.monotonic()
-        pilot_batches = islice(self._batches(sampler, 3, size), max(1, min(_PILOT, 5 * self._n) // size))
-        pilot = np.concatenate([batch.weights for batch in pilot_batches])
+        points = min(max(5 * self._n, _PILOT[0]), _PILOT[1])
+        pilot = np.concatenate([b.weights for b in islice(self._batches(sampler, 3, size), ceil(points / size))])
         if not pilot.any():
-            raise AmpsureError("No point passes the cuts: loosen them, or raise the energy.")
-        maximum = maximum_weight(pilot, share * pilot.sum())
-        floor = maximum / 2
-        seconds = (time.monotonic() - started) / len(pilot) * self._n / unweighting_efficiency(pilot, maximum)
-        stage = f"unweighting (about {seconds:.0f} s)"
+            raise AmpsureError(NOTHING)
+        floor = maximum_weight(pilot, share * pilot.sum()) / 2
+        per_batch = size * unweighting_efficiency(pilot, 2 * floor)
+        if per_batch < _SMALLEST_EFFICIENCY * size:
+            raise AmpsureError(TOO_UNEVEN)
+        planned = ceil(1.01 * self._n / per_batch) + 1
+        stage = f"unweighting (about {(time.monotonic() - started) / len(pilot) * planned * size:.0f} s)"
 
-        tally, large, kept, accepted = _Tally(), [], [], 0
-        for batch in self._batches(sampler, 2, size):
+        # Whether to go on is asked only after a planned number of batches: asking after each would favour lucky ends.
+        tally, large, kept, most = _Tally(), [], [], 100 * planned
+        for number, batch in enumerate(self._batches(sampler, 2, size), start=1):
             tally.add(batch.weights)
             large.append(batch.positive[batch.positive > floor])
             keep = batch.uniform * floor < batch.positive
             kept.append([a[keep] for a in (batch.momenta, batch.amplitude, batch.positive, batch.uniform)])
-            accepted += int((kept[-1][3] * maximum < kept[-1][2]).sum())
-            self._report(stage, min(accepted, self._n), self._n)
+            self._report(stage, self._n * number / planned, self._n)
+            if number < planned:
+                continue
+            maximum = max(floor, maximum_weight(np.concatenate(large), share * tally.total))
+            accepted = sum(int((uniform * maximum < weight).sum()) for _, _, weight, uniform in kept)
             if accepted >= self._n:
-                maximum = max(floor, maximum_weight(np.concatenate(large), share * tally.total))
-                accepted = sum(int((uniform * maximum < weight).sum()) for _, _, weight, uniform in kept)
-                if accepted >= self._n:
-                    break
+                break
+            planned += ceil((self._n - accepted) * number / max(accepted, 1)) + 1
+            if planned > most:
+                raise AmpsureError(TOO_UNEVEN)
         momenta, amplitude, weight, uniform = (np.concatenate(arrays) for arrays in zip(*kept, strict=True))
         chosen = np.flatnonzero(uniform * maximum < weight)[: self._n]
         weights = np.maximum(weight[chosen] / maximum, 1.0)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ampsure.errors import AmpsureError
 from ampsure.processes import Process
 
-from .densities import get_density
+from .densities import Density, get_density
 from .settings import Settings
 
 __all__ = ["ChiliSpace", "CrossSection", "PhaseSpace", "RamboSpace"]
@@ -49,7 +49,9 @@ class ChiliSpace:
             raise AmpsureError(f"Process {process.name!r} cannot be generated: it needs two or more outgoing legs.")
         pt_min, eta_max = settings.cuts.pt_min(process), settings.cuts.eta_max(process)
         order = sorted(range(n_out), key=lambda i: pt_min[i])
-        reach = [log(settings.energy / max(pt_min[i], 1.0)) for i in order]
+        lightest = [max(pt_min[i], process.masses[process.n_incoming + i]) for i in order]
+        _check_threshold(process, min(lightest))
+        reach = [log(settings.energy / transverse_mass) for transverse_mass in lightest]
         y_max = [min(eta_max[i], y) for i, y in zip(order, reach, strict=True)]
         mapping = madspace.ChiliMapping(n_out, y_max, [pt_min[i] for i in order])
         self.dimension = mapping.random_dim()
@@ -81,8 +83,10 @@ class RamboSpace:
         self._runtime = madspace.FunctionRuntime(mapping.forward_function())
         self._fractions = settings.density is not None
         self._energy = settings.energy
-        threshold = max(sum(masses), sum(settings.cuts.pt_min(process)), 1e-3 * settings.energy)
-        self._log_tau = 2 * log(threshold / settings.energy)
+        threshold = max(sum(masses), sum(settings.cuts.pt_min(process)))
+        if self._fractions:
+            _check_threshold(process, threshold)
+        self._log_tau = 2 * log(min(threshold / settings.energy, 1.0)) if threshold else 0.0
         self.dimension = mapping.random_dim() + 2 * self._fractions
 
     def __call__(self, random: Floats) -> tuple[Floats, Floats]:
@@ -107,6 +111,11 @@ class RamboSpace:
         return np.concatenate([beams, p], 1), weight * flat
 
 
+def _check_threshold(process: Process, threshold: float) -> None:
+    if not threshold > 0:
+        raise AmpsureError(f"Process {process.name!r} with these cuts has no threshold: cut on pT, or give masses.")
+
+
 class CrossSection:
     """Differential cross section in pb over the unit cube, with exact amplitudes and parton densities.
 
@@ -121,9 +130,10 @@ class CrossSection:
         n_out = process.n_legs - 2
         symmetry = prod(factorial(len(group)) for group in process.identical)
         self._constant = GEV2_TO_PB / symmetry * (2 * pi) ** (4 - 3 * n_out)
-        self._densities = (
-            [] if settings.density is None else [get_density(settings.density, i) for i in process.pdg_ids[:2]]
-        )
+        self._densities: list[Density] = []
+        if settings.density is not None:
+            q = settings.factorization_scale
+            self._densities = [get_density(settings.density, i, q) for i in process.pdg_ids[:2]]
 
     def __call__(self, random: Floats) -> tuple[Floats, Floats, Floats]:
         momenta, phase_space = self.space(random)
@@ -133,12 +143,25 @@ class CrossSection:
         )
         inside[inside] = self.settings.cuts.passed(momenta[inside], self.process)
         momenta, x = momenta[inside], x[inside]
-        amplitude = self.process.amplitude(momenta, **self.settings.couplings)
+        amplitude = self._amplitude(momenta)
         s_hat = x[:, 0] * x[:, 1] * self.settings.energy**2
         weight = phase_space[inside] * amplitude * self._constant / (2 * s_hat)
         for k, density in enumerate(self._densities):
             weight = weight * density(x[:, k], self.settings.factorization_scale) / x[:, k]
+        if not np.isfinite(weight).all():
+            raise AmpsureError("The cross section is not finite: check energy, scale and couplings.")
         weights = np.zeros(len(random))
         weights[inside] = weight
         positive = weight > 0
         return weights, momenta[positive], amplitude[positive]
+
+    def _amplitude(self, momenta: Floats) -> Floats:
+        """The exact amplitude, (M, n, 4) -> (M,), of which any callable may be the author."""
+        try:
+            amplitude = np.asarray(self.process.amplitude(momenta, **self.settings.couplings), np.float64)
+        except OverflowError as error:
+            raise AmpsureError("The couplings are too large for the amplitude to be a number.") from error
+        if amplitude.shape != (len(momenta),) or not np.isfinite(amplitude).all() or (amplitude < 0).any():
+            name = self.process.name
+            raise AmpsureError(f"The amplitude of {name!r} must give one finite, non-negative number for every event.")
+        return amplitude

@@ -18,6 +18,8 @@ from ampsure.errors import AmpsureError
 
 from .phase_space import ChiliSpace, CrossSection
 
+NOTHING = "No point has a positive cross section: loosen the cuts, raise the energy, or check the couplings."
+
 __all__ = ["FlatSampler", "FlowSampler", "Sampler", "training_rounds"]
 
 Floats = NDArray[np.float64]
@@ -73,7 +75,8 @@ class FlowSampler:
         self._mirrors: list[slice] = []
         if isinstance(space := cross_section.space, ChiliSpace):
             free -= {space.overall_azimuth}
-            self._mirrors = [where for where in (space.rapidities, space.azimuths) if self._is_symmetric(where)]
+            reflections = [where for where in (space.rapidities, space.azimuths) if where.start < where.stop]
+            self._mirrors = [where for where in reflections if self._is_symmetric(where)]
         self._learned = sorted(free)
         context = madspace.Context(1)
         flow = madspace.Flow(len(self._learned), prefix="flow", bin_count=10, subnet_hidden_dim=32, subnet_layers=3)
@@ -122,7 +125,7 @@ class FlowSampler:
             learned, points, inverse_density = self._draw(n, rng)
             weights = evaluate(points) * inverse_density
             if not weights.any():
-                raise AmpsureError("No point passes the cuts: loosen them, or raise the energy.")
+                raise AmpsureError(NOTHING)
             keep = np.flatnonzero(weights)
             x, w = torch.from_numpy(learned[keep]), torch.from_numpy(weights[keep] / weights.mean())
             self._load(trained)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,10 @@ class Cuts(_Strict):
 
     pt_jet: float = Field(20.0, ge=0)
     eta_jet: float = Field(5.0, gt=0)
-    pt_photon: tuple[float, ...] = (40.0, 30.0)  # leading, subleading, ...; the last holds for all further photons
+    pt_photon: tuple[Annotated[float, Field(ge=0)], ...] = (
+        40.0,
+        30.0,
+    )  # leading, subleading, ...; the last holds for all further photons
     eta_photon: float = Field(2.37, gt=0)
     delta_r: float = Field(0.4, ge=0)  # between any two jets or photons
 
@@ -81,10 +84,10 @@ class Settings(_Strict):
         couplings: options of the process's exact amplitude that differ from its defaults, e.g. `{"alpha_s": 0.12}`.
     """
 
-    energy: float = Field(1000.0, gt=0)
+    energy: float = Field(1000.0, gt=0, le=1e9)
     density: str | None = "grv94lo"
     factorization_scale: float = Field(91.188, gt=0)
-    couplings: dict[str, float] = Field(default_factory=dict)
+    couplings: dict[str, bool | int | float] = Field(default_factory=dict)
     cuts: Cuts = Cuts()
 
 
@@ -111,7 +114,7 @@ def get_settings(preset: str = "benchmark", **overrides: Any) -> Settings:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
-        known = [*Settings.model_fields, *Cuts.model_fields]
-        close = get_close_matches(str(problem["loc"][-1]), known, n=1) if problem["type"] == "extra_forbidden" else []
+        known = [*Settings.model_fields, *(f"cuts.{name}" for name in Cuts.model_fields)]
+        close = get_close_matches(where, known, n=1) if problem["type"] == "extra_forbidden" else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise AmpsureError(f"Setting {where!r}: {problem['msg']}{hint}") from error

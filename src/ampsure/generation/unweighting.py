@@ -16,6 +16,8 @@ def maximum_weight(weights: Floats, excess: float) -> float:
     >>> maximum_weight(np.array([1.0, 1.0, 2.0, 5.0]), 4.0)
     1.5
     """
+    if len(weights) == 0:
+        return 0.0
     descending = np.sort(weights)[::-1]
     rank = np.arange(1, len(descending) + 1)
     above = np.cumsum(descending) - rank * descending  # the excess if the maximum were the weight of this rank

@@ -113,6 +113,8 @@ def _existing(path: str | os.PathLike[str]) -> tuple[Path, Format]:
         raise AmpsureError(f"{path} is a folder: give the name of a file of events.")
     if not os.path.exists(path):
         raise AmpsureError(f"There is no file {path}: check its name.")
+    if not os.path.isfile(path):
+        raise AmpsureError(f"{path} is not a regular file: give the name of a file of events.")
     return path, _format(path)
 
 

@@ -27,7 +27,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ['answer.txt']
     """
     target = check_writable(path)
-    temporary = target.with_name(f".{token_hex(4)}-{target.name}")
+    suffix = "".join(target.suffixes[-2:])[-20:]
+    temporary = target.with_name(f".{token_hex(8)}{suffix}")
     try:
         yield temporary
         os.replace(temporary, target)

@@ -123,6 +123,8 @@ def register_process(process: Process) -> Process:
     known = _REGISTRY.get(process.name)
     if known is not None and known != process:
         raise AmpsureError(f"Another process is already registered as {process.name!r}; choose another name.")
+    if known is not None and process.exact is None:
+        return known
     _REGISTRY[process.name] = process
     return process
 
