@@ -72,6 +72,10 @@ def test_settings_are_overridden(run, tmp_path):
         (("generate", "gg_yyg", "--set", "cuts.pt_jets=3", "-o", "x.h5"), "did you mean 'pt_jet'"),
         (("generate", "gg_yyg", "--set", "energy", "-o", "x.h5"), "NAME=VALUE"),
         (("generate", "gg_yyg", "--set", "cuts=3", "--set", "cuts.pt_jet=3", "-o", "x.h5"), "twice"),
+        (("generate", "gg_yyg", "--set", "preset=lhc", "-o", "x.h5"), "Unknown setting 'preset'"),
+        (("generate", "gg_yyg", "--set", "couplings.n_flavours=7", "-o", "x.h5"), "n_flavours must be 1 to 6"),
+        (("generate", "gg_yyg", "--set", f"energy={'9' * 5000}", "-o", "x.h5"), "energy"),
+        (("generate", "gg_yyg", "-o", "x.npy"), "no room for the weights"),
         (("generate", "gg_yyg", "--set", "density=cteq7", "-o", "x.h5"), "No parton density"),
         (("inspect", "nothing.h5"), "no file nothing.h5"),
         (("convert", "nothing.h5", "x.npz"), "no file nothing.h5"),
@@ -117,6 +121,20 @@ def test_inspect_summarises_and_draws(run, file, tmp_path):
     assert len(picture) > 20_000
 
 
+def test_provenance_and_names_of_any_form_are_only_text(run, events, tmp_path):
+    odd = events[:50]
+    for k, provenance in enumerate(
+        ({"command": "my script"}, {"generation": {"seed": 1}}, {"dropped": 3}, {"command": {"a": "[/x]"}})
+    ):
+        odd.provenance = provenance
+        ampsure.save(odd, tmp_path / f"[red]{k}.run.h5")
+        code, out, _ = run("inspect", f"[red]{k}.run.h5")
+        assert code == 0
+        assert f"[red]{k}.run.png" in out
+    assert run("convert", "[red]3.run.h5", "x.npz")[0] == 0
+    assert ampsure.load(tmp_path / "x.npz").provenance["history"][0]["command"] == "convert"
+
+
 def test_inspect_warns_of_invalid_events(run, events, tmp_path):
     momenta = np.concatenate([events.momenta[:100], events.momenta[:1]])
     momenta[7, 0] = [500, 300, 0, 400]
@@ -133,6 +151,7 @@ def test_inspect_warns_of_invalid_events(run, events, tmp_path):
     assert code == 0
     assert "Dropped 1 invalid" in out
     assert len(ampsure.load(tmp_path / "odd.h5")) == 100
+    assert "Dropped" not in run("convert", "odd.h5", "again.h5")[1]
 
 
 @pytest.mark.parametrize("suffix", [".lhe", ".lhe.gz", ".npz", ".h5"])

@@ -75,10 +75,27 @@ def test_disturbances_combine(many):
     np.testing.assert_array_equal(twice.trainable, ~inside)
 
 
-@pytest.mark.parametrize("make", [lambda: UniformSmearing(0), lambda: BoxSmearing(-1), lambda: Gap(0)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: UniformSmearing(0),
+        lambda: BoxSmearing(-1),
+        lambda: BoxSmearing(0.1, width=-5),
+        lambda: Gap(0),
+        lambda: Gap(40, threshold=np.nan),
+        lambda: PeakedSmearing(0.1, threshold=np.inf),
+    ],
+)
 def test_senseless_strengths(make):
     with pytest.raises(AmpsureError, match="positive"):
         make()
+
+
+def test_noise_added_twice_with_one_seed_is_independent(many):
+    once = UniformSmearing(0.01)(many, seed=0)
+    twice = UniformSmearing(0.01)(once, seed=0)
+    pull = (twice.amplitude - twice.truth) / twice.noise
+    assert abs(pull.std() - 1) < 4 / np.sqrt(2 * len(many))
 
 
 def test_unknown_policy(events):

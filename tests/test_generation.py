@@ -17,7 +17,7 @@ from ampsure.generation.densities import cteq5l_gluon, grv94lo_gluon
 from ampsure.generation.phase_space import ChiliSpace, CrossSection, RamboSpace
 from ampsure.generation.sampler import FlowSampler, training_rounds
 from ampsure.generation.unweighting import maximum_weight, unweighting_efficiency
-from ampsure.kinematics import delta_r, pseudorapidity, transverse_momentum
+from ampsure.kinematics import delta_r, invariant_mass, pseudorapidity, transverse_momentum
 from validation.cross_section import REFERENCES
 
 # Values of Pythia 8.317's own implementations.
@@ -49,14 +49,14 @@ def grid_file(tmp_path):
 
 
 def test_grid_files_are_interpolated(grid_file):
-    density = get_density(str(grid_file), 21)
+    density = get_density(str(grid_file), 21, 91.188)
     x = np.geomspace(1e-3, 0.7, 50)
     np.testing.assert_allclose(density(x, 91.188), grv94lo_gluon(x, 91.188), rtol=1e-3)
     with pytest.raises(AmpsureError, match="no parton 2"):
-        get_density(str(grid_file), 2)
-    with pytest.raises(AmpsureError, match="outside the grid"):
-        density(x, 1e5)
-    with pytest.raises(AmpsureError, match="below the grid"):
+        get_density(str(grid_file), 2, 91.188)
+    with pytest.raises(AmpsureError, match="scales of 2 to 2000 GeV"):
+        get_density(str(grid_file), 21, 1e5)
+    with pytest.raises(AmpsureError, match="leaves the grid"):
         density(np.array([1e-7]), 91.188)
 
 
@@ -72,7 +72,7 @@ def test_grid_file_gives_the_same_cross_section(grid_file):
 )
 def test_bad_densities(name, pdg_id, words):
     with pytest.raises(AmpsureError, match=words):
-        get_density(name, pdg_id)
+        get_density(name, pdg_id, 91.188)
 
 
 def test_cuts_do_what_they_say(events):
@@ -130,9 +130,10 @@ def test_chili_and_rambo_agree_on_any_masses(masses):
 
 
 def test_luminosity_against_quadrature():
-    """A constant amplitude at fixed final state: the integral over momentum fractions is known in one dimension."""
-    toy = Process("toy3", (21, 21, 25, 25, 25), (0,) * 5, exact=lambda p: np.ones(len(p)))
-    settings = get_settings(energy=1000.0, cuts={"pt_jet": 0, "pt_photon": (), "delta_r": 0})
+    """A constant amplitude above a mass: the integral over momentum fractions is known in one dimension."""
+    lowest = 30.0
+    toy = Process("toy3", (21, 21, 22, 22, 22), (0,) * 5, exact=lambda p: 1.0 * (invariant_mass(p[:, 2:]) > lowest))
+    settings = get_settings(energy=1000.0, cuts={"pt_jet": 0, "pt_photon": (1e-3,), "eta_photon": 100, "delta_r": 0})
     space = RamboSpace(toy, settings)
     weights = CrossSection(toy, settings, space)(np.random.default_rng(3).random((200_000, space.dimension)))[0]
 
@@ -146,7 +147,7 @@ def test_luminosity_against_quadrature():
         edge = -0.5 * log_tau * (1 - 1e-9)
         return integrate.quad(product, -edge, edge, limit=200)[0]
 
-    low = 2 * np.log(1e-3)
+    low = 2 * np.log(lowest / 1000.0)
     # dx1 dx2 f f = dlog(tau) dy (x f)(x f); phase space / flux is the same at all energies
     integral = integrate.quad(luminosity, low, -1e-9, limit=200, epsrel=1e-6)[0]
     constant = 0.3893793721e9 / 6 * _three_body_volume(1.0) / 2
@@ -233,7 +234,7 @@ def test_unweighted_and_weighted_events_have_the_same_distributions(events):
 
 def test_overweight_events_keep_their_excess(events):
     summary = events.provenance["generation"]
-    assert summary["overweight_share"] == pytest.approx(1e-3, rel=1e-6)
+    assert 0 < summary["overweight_share"] <= 1e-3 * (1 + 1e-9)
     assert (events.weights >= 1).all()
     loose = ampsure.generate("gg_yyg", 2000, seed=3, overweight=0.05)
     assert (loose.weights > 1).sum() > 10
@@ -243,6 +244,28 @@ def test_overweight_events_keep_their_excess(events):
     excess = (loose.weights - 1).sum() / loose.weights.sum()
     n_over = (loose.weights > 1).sum()
     assert abs(excess - 0.05) < 6 * 0.05 / np.sqrt(n_over)
+
+
+def test_two_to_two_processes_are_generated():
+    """sigma(g g -> X X) of a constant amplitude, adaptive against a two-dimensional quadrature."""
+    mass, constant = 173.0, 1e-4
+    toy = Process("pair", (21, 21, 6, -6), (0, 0, mass, mass), exact=lambda p: np.full(len(p), constant))
+    found = ampsure.generate(toy, 2000, seed=1, unweight=False, energy=2000.0).provenance["generation"]
+
+    def integrand(y, log_tau):
+        tau = np.exp(log_tau)
+        x1, x2 = np.sqrt(tau) * np.exp(y), np.sqrt(tau) * np.exp(-y)
+        if max(x1, x2) >= 1:
+            return 0.0
+        s = tau * 2000.0**2
+        partonic = constant / (2 * s) * np.sqrt(1 - 4 * mass**2 / s) / (8 * np.pi)
+        return float(grv94lo_gluon(np.array(x1), 91.188) * grv94lo_gluon(np.array(x2), 91.188)) * partonic
+
+    low = 2 * np.log(2 * mass / 2000.0)
+    expected = (
+        integrate.dblquad(integrand, low, 0, lambda t: 0.5 * t, lambda t: -0.5 * t, epsrel=1e-4)[0] * 0.3893793721e9
+    )
+    assert abs(found["cross_section"] - expected) < 4 * found["cross_section_error"] + 1e-3 * expected
 
 
 def test_flat_partonic_sample_has_fixed_energy():
@@ -261,8 +284,17 @@ def test_flat_partonic_sample_has_fixed_energy():
         ({"process": "gg_hh"}, "Unknown process"),
         ({"density": None}, "rambo"),
         ({"couplings": {"alphas": 0.1}}, "its options are: alpha_s"),
-        ({"energy": 60.0, "sampling": "rambo"}, "passes the cuts"),
-        ({"energy": 60.0}, "passes the cuts"),
+        ({"couplings": {"identical": True}}, "part of the cross section"),
+        ({"couplings": {"alpha_s": 0.0}}, "positive cross section"),
+        ({"couplings": {"alpha_s": 1e200}}, "too large"),
+        ({"factorization_scale": 0.2}, "scales of 0.64 to 1000"),
+        ({"workers": 0}, "workers"),
+        ({"n": 1.5}, "integer"),
+        ({"cuts": {"pt_jet": 0}}, "no threshold"),
+        ({"process": Process("s", (21, 21, 22, 22), (0,) * 4, exact=lambda p: -p[:, 0, 0])}, "non-negative"),
+        ({"process": Process("t", (21, 21, 22, 22), (0,) * 4, exact=lambda p: p[:, :1, 0])}, "one finite"),
+        ({"energy": 60.0, "sampling": "rambo"}, "positive cross section"),
+        ({"energy": 60.0}, "positive cross section"),
         ({"process": Process("w", (21, 21, 25), (0, 0, 125.0))}, "No exact amplitude"),
         ({"process": Process("w", (21, 21, 25), (0, 0, 125.0), exact=len)}, "two or more outgoing"),
         ({"process": Process("z", (21, 21, 1, -1), (0,) * 4, exact=len), "sampling": "rambo"}, "3 to 12"),

@@ -671,3 +671,14 @@ def test_replacing_writes_through_a_link(tmp_path: Path) -> None:
     save(make_events(), tmp_path / "link.h5")
     assert (tmp_path / "link.h5").is_symlink()
     assert len(load(tmp_path / "data" / "real.h5")) == 20
+
+
+def test_lhe_states_the_cross_section_and_beams_of_generated_events(events, tmp_path):
+    pylhe = pytest.importorskip("pylhe")
+    save(events, tmp_path / "e.lhe")
+    init = pylhe.LHEFile.fromfile(tmp_path / "e.lhe").init
+    found = events.provenance["generation"]
+    assert init.procInfo[0].xSection == found["cross_section"]
+    assert init.procInfo[0].error == found["cross_section_error"]
+    assert init.initInfo.energyA == init.initInfo.energyB == 500.0
+    assert init.initInfo.weightingStrategy == 3

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ampsure._version import versions
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation.generate import Report
@@ -55,13 +58,13 @@ def parse_settings(assignments: list[str]) -> dict[str, Any]:
             raise AmpsureError(f"--set takes NAME=VALUE, e.g. cuts.pt_jet=30, not {assignment!r}.")
         try:
             value = json.loads(text)
-        except json.JSONDecodeError:
+        except ValueError:  # not JSON: plain text
             value = text
         place = result
         for parent in parents:
             place = place.setdefault(parent, {})
-        if not isinstance(place, dict):
-            raise AmpsureError(f"--set gives {parents[0]!r} twice, in part and as a whole.")
+        if not isinstance(place, dict) or isinstance(place.get(last), dict):
+            raise AmpsureError(f"--set gives {[*parents, last][0]!r} twice, in part and as a whole.")
         place[last] = value
     return result
 
@@ -107,7 +110,21 @@ def _bars() -> Iterator[Report]:
         yield show
 
 
+def record(events: Events, name: str, *keys: str) -> dict[str, Any]:
+    """An entry of the provenance, which is free in form: empty unless it is a dictionary with these keys."""
+    entry = events.provenance.get(name)
+    return entry if isinstance(entry, dict) and all(key in entry for key in keys) else {}
+
+
+def with_history(events: Events, command: str, source: Path) -> Events:
+    """The events, with a command that changed them in their provenance."""
+    history = events.provenance.get("history", [])
+    entry = {"command": command, "source": source.name, "versions": versions()}
+    provenance = {**events.provenance, "history": [*(history if isinstance(history, list) else []), entry]}
+    return replace(events, provenance=provenance)
+
+
 def print_dropped(events: Events) -> None:
-    if dropped := events.provenance.get("dropped"):
+    if dropped := record(events, "dropped", "events", "reasons"):
         reasons = "; ".join(f"{count:,} because {reason}" for reason, count in dropped["reasons"].items())
         console.print(f"[yellow]Dropped[/] {dropped['events']:,} invalid events: {escape(reasons)}.")

@@ -16,7 +16,8 @@ import ampsure
 from ampsure.disturbances import BoxSmearing, Disturbance, Gap, PeakedSmearing, UniformSmearing, disturb
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
-from ampsure.io import check_target, replacing
+from ampsure.generation import Settings
+from ampsure.io import FORMATS, check_target, replacing
 from ampsure.kinematics import pseudorapidity, transverse_momentum
 from ampsure.report import event_overview
 
@@ -31,6 +32,8 @@ from .common import (
     print_dropped,
     process_of,
     progress,
+    record,
+    with_history,
 )
 
 __all__: list[str] = []
@@ -56,7 +59,7 @@ def generate(
     sampling: Annotated[
         Sampling, typer.Option(help="A trained flow, or flat phase space with weights.")
     ] = Sampling.adaptive,
-    unweight: Annotated[bool, typer.Option(help="Unweight the events.")] = True,
+    unweight: Annotated[bool, typer.Option(help="Unweight the events; flat ones always have weights.")] = True,
     overweight: Annotated[
         float, typer.Option(help="Share of the cross section in excess of the maximum weight.")
     ] = 1e-3,
@@ -70,7 +73,11 @@ def generate(
     Example: `ampsure generate gg_yyg -n 100000 --preset benchmark --seed 1 -o events.h5`
     """
     overrides = parse_settings(settings or [])
+    if unknown := set(overrides) - set(Settings.model_fields):
+        raise AmpsureError(f"Unknown setting {min(unknown)!r}; settings are {', '.join(Settings.model_fields)}.")
     check_target(output)  # now, not after minutes
+    if output.suffix == ".npy":
+        raise AmpsureError("A .npy has no room for the weights of generated events: write .h5, .lhe, .lhe.gz or .npz.")
     with progress() as report:
         events = ampsure.generate(
                 process, n, preset=preset, seed=seed, sampling=sampling.value, unweight=unweight, overweight=overweight,
@@ -85,7 +92,7 @@ def generate(
     table.add_row("cross section above the maximum weight", f"{found['overweight_share']:.3%}")
     table.add_row("effective size (Kish)", f"{found['effective_size']:,.0f}")
     table.add_row("time", f"{found['seconds']:.1f} s")
-    table.add_row("file", str(output))
+    table.add_row("file", escape(str(output)))
     console.print(table)
 
 
@@ -100,20 +107,20 @@ def inspect(
 
     Example: `ampsure inspect events.h5 -o events.png`
     """
-    events = ampsure.load(file, process=process_of(process), invalid="drop", signed=signed)
-    figure = figure or file.with_name(file.name.split(".")[0] + ".png")
-    if figure.suffix not in (".png", ".pdf", ".svg"):
+    name = next((file.name.removesuffix(s) for s in FORMATS if file.name.endswith(s)), file.name)
+    figure = figure or file.with_name(f"{name}.png")
+    if (kind := figure.suffix.lower()) not in (".png", ".pdf", ".svg"):
         raise AmpsureError(f"A figure is written as .png, .pdf or .svg, not {figure.name!r}.")
+    events = ampsure.load(file, process=process_of(process), invalid="drop", signed=signed)
     table = Table(title=f"{escape(file.name)}: {escape(events.process.label)}", show_header=False)
-    for name, value in _summary(events):
-        table.add_row(name, value)
+    for row in _summary(events):
+        table.add_row(*map(escape, row))
     console.print(table)
     for warning in _warnings(events):
         console.print(f"[yellow]Warning:[/] {escape(warning)}")
-    if len(events):
-        with replacing(figure) as temporary:
-            event_overview(events).savefig(temporary, format=figure.suffix[1:], dpi=150)
-        console.print(f"Figure: {escape(str(figure))}")
+    with replacing(figure) as temporary:
+        event_overview(events).savefig(temporary, format=kind[1:], dpi=150)
+    console.print(f"Figure: {escape(str(figure))}")
 
 
 @app.command()
@@ -129,7 +136,7 @@ def convert(
     Example: `ampsure convert events.lhe.gz events.h5`
     """
     events = ampsure.load(source, process=process_of(process), invalid=invalid.value, signed=signed)
-    ampsure.save(events, target)
+    ampsure.save(with_history(events, "convert", source), target)
     print_dropped(events)
     console.print(f"{len(events):,} events written to {escape(str(target))}.")
 
@@ -169,7 +176,7 @@ def disturb_command(
     events = ampsure.load(source, process=process_of(process), invalid=invalid.value, signed=signed)
     print_dropped(events)
     events = disturb(events, chosen, seed=seed, negative=negative.value)
-    ampsure.save(events, target)
+    ampsure.save(with_history(events, "disturb", source), target)
     for entry in events.provenance["disturbances"][-len(chosen) :]:
         if entry["kind"] == "Gap":
             console.print(f"Gap: {entry['events']:,} of {len(events):,} events are left to tests alone.")
@@ -188,8 +195,6 @@ def _range(values: Any, unit: str = "") -> str:
 def _summary(events: Events) -> Iterator[tuple[str, str]]:
     yield "process", events.process.name
     yield "events", f"{len(events):,}"
-    if not len(events):
-        return
     unit = f" {events.process.unit}" if events.process.unit else ""
     yield "squared amplitude", _range(events.amplitude, unit)
     positive = events.amplitude[events.amplitude > 0]
@@ -211,19 +216,16 @@ def _summary(events: Events) -> Iterator[tuple[str, str]]:
         yield "noise", f"{noisy.mean():.1%} of the events, relative {_range(level)}"
     if not events.trainable.all():
         yield "left to tests alone", f"{(~events.trainable).sum():,} events"
-    if generation := events.provenance.get("generation"):
+    if generation := record(events, "generation", "cross_section", "cross_section_error"):
         yield "cross section", f"{generation['cross_section']:.5g} ± {generation['cross_section_error']:.2g} pb"
-    if command := events.provenance.get("command"):
+    if command := record(events, "command"):
         yield "made by", ", ".join(f"{k} {v}" for k, v in command.items())
 
 
 def _warnings(events: Events) -> Iterator[str]:
-    if dropped := events.provenance.get("dropped"):
+    if dropped := record(events, "dropped", "reasons"):
         for reason, count in dropped["reasons"].items():
             yield f"{count:,} events are invalid and were left out: {reason}."
-    if not len(events):
-        yield "there are no valid events."
-        return
     repeated = len(events) - len(np.unique(events.momenta.reshape(len(events), -1), axis=0))
     if repeated:
         yield f"{repeated:,} events repeat others exactly."

@@ -239,8 +239,8 @@ class _Generation:
         """n events of weight one, but for the excess of overweight ones.
 
         The maximum is fixed at the end, from all weights seen, so that the overweight share is the one asked for. Until
-        then points are kept by half the maximum of a pilot run, with their uniform number; the final choice among them
-        compares the same number with the final maximum.
+        then points are kept by a third of the maximum of a pilot run, with their uniform number; the final choice among
+        them compares the same number with the final maximum.
         """
         size = min(_BATCH, max(2000, 5 * self._n))
         started = time.monotonic()
@@ -248,8 +248,8 @@ class _Generation:
         pilot = np.concatenate([b.weights for b in islice(self._batches(sampler, 3, size), ceil(points / size))])
         if not pilot.any():
             raise AmpsureError(NOTHING)
-        floor = maximum_weight(pilot, share * pilot.sum()) / 2
-        per_batch = size * unweighting_efficiency(pilot, 2 * floor)
+        floor = maximum_weight(pilot, share * pilot.sum()) / 3
+        per_batch = size * unweighting_efficiency(pilot, 3 * floor)
         if per_batch < _SMALLEST_EFFICIENCY * size:
             raise AmpsureError(TOO_UNEVEN)
         planned = ceil(1.01 * self._n / per_batch) + 1

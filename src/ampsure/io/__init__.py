@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
-from ampsure.processes import Process
+from ampsure.processes import Process, get_process
 
 from . import hdf5, lhe, numpy
 from .atomic import check_writable, replacing
@@ -44,7 +44,7 @@ FORMATS: dict[str, Format] = {
 
 
 def load(
-    path: str | os.PathLike[str], *, process: Process | None = None, invalid: str = "error", signed: bool = False
+    path: str | os.PathLike[str], *, process: Process | str | None = None, invalid: str = "error", signed: bool = False
 ) -> Events:
     """All events of a file, each of them valid.
 
@@ -54,7 +54,7 @@ def load(
         invalid, signed: see `Events.validated`.
     """
     path, file_format = _existing(path)
-    events = file_format.read(path, process)
+    events = file_format.read(path, get_process(process) if isinstance(process, str) else process)
     valid = events.validated(invalid=invalid, signed=signed, source=path.name)
     if not len(valid):
         raise _nothing_valid(path)

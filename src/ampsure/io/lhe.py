@@ -91,15 +91,27 @@ def write(events: Events, path: Path) -> None:
 
 
 def _init(pylhe: Any, events: Events) -> Any:
-    """Beams, protons for partons, with the largest energies in the events; the mean weight as the cross section."""
+    """Beams, protons for partons, and the cross section.
+
+    Generated events know both: weights are then relative (strategy 3). Of others the largest energies and the mean
+    weight are taken (strategy -4: weights of any sign, whose mean is the cross section).
+    """
     incoming = [2212 if i == 21 or 0 < abs(i) < 7 else i for i in events.process.pdg_ids[: events.process.n_incoming]]
     energies = events.momenta[:, : len(incoming), 0].max(0).tolist()
     (beam_a, beam_b), (energy_a, energy_b) = [*incoming, 0][:2], [*energies, 0.0][:2]
     with np.errstate(all="ignore"):  # weights may be anything a file holds
         mean, error = events.weights.mean(), events.weights.std() / np.sqrt(len(events))
-    # PDF -1: taken from the event itself; strategy -4: weights of any sign, whose mean is the cross section
-    info = pylhe.LHEInitInfo(beam_a, beam_b, energy_a, energy_b, -1, -1, -1, -1, -4, 1)
-    run = pylhe.LHEProcInfo(xSection=mean, error=error, unitWeight=np.abs(events.weights).max(), procId=1)
+        largest = np.abs(events.weights).max()
+    strategy = -4
+    try:
+        found, settings = events.provenance["generation"], events.provenance["settings"]
+        mean, error, largest = float(found["cross_section"]), float(found["cross_section_error"]), 1.0
+        energy_a = energy_b = float(settings["energy"]) / 2
+        strategy = 3
+    except (KeyError, TypeError, ValueError):  # provenance is free in form
+        pass
+    info = pylhe.LHEInitInfo(beam_a, beam_b, energy_a, energy_b, -1, -1, -1, -1, strategy, 1)  # PDF -1: of the event
+    run = pylhe.LHEProcInfo(xSection=mean, error=error, unitWeight=largest, procId=1)
     return pylhe.LHEInit(initInfo=info, procInfo=[run], generators=[])
 
 

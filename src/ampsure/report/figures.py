@@ -24,7 +24,7 @@ def event_overview(events: Events) -> Figure:
     axes = figure.subplots(2, 2)
     process, outgoing = events.process, range(events.process.n_incoming, events.process.n_legs)
     names = process.label.split(" > ")[1].split()
-    unit = f" / {process.unit.replace('^-2', '$^{-2}$')}" if process.unit else ""
+    unit = f" / {process.unit}" if process.unit else ""
 
     amplitudes = {"training": events.amplitude}
     if not np.array_equal(events.amplitude, events.truth):
@@ -34,13 +34,15 @@ def event_overview(events: Events) -> Figure:
         for label, a in amplitudes.items()
     ]
     _histogram(axes[0, 0], series)
-    axes[0, 0].set(xlabel=f"$\\log_{{10}}$ (squared amplitude{unit})", yscale="log")
+    axes[0, 0].set_xlabel(f"log₁₀ (squared amplitude{unit})", parse_math=False)
     _histogram(axes[0, 1], [(events.final_state_mass, events.weights, None)])
-    axes[0, 1].set(xlabel=f"mass of {' '.join(names)} / GeV", yscale="log")
+    axes[0, 1].set_xlabel(f"mass of {' '.join(names)} / GeV", parse_math=False)
 
     legs = [(events.momenta[:, i], f"{name} (leg {i + 1})") for i, name in zip(outgoing, names, strict=True)]
     _histogram(axes[1, 0], [(transverse_momentum(p), events.weights, label) for p, label in legs])
-    axes[1, 0].set(xlabel="$p_T$ / GeV", yscale="log")
+    axes[1, 0].set_xlabel("$p_T$ / GeV")
+    for panel in (axes[0, 0], axes[0, 1], axes[1, 0]):
+        panel.set_yscale("log" if any(p.get_data().values.max() > 0 for p in panel.patches) else "linear")
     _histogram(axes[1, 1], [(pseudorapidity(p), events.weights, label) for p, label in legs])
     axes[1, 1].set(xlabel="$\\eta$")
     figure.suptitle(f"{process.name}: {process.label} ({len(events):,} events)", parse_math=False)
