@@ -18,10 +18,14 @@ $(READY): pyproject.toml constraints.txt
 
 install: $(READY) ## Create .venv with ampsure and its development tools
 
-demo: $(READY) ## Generate 20 000 events of g g > a a g, write them, draw them
+demo: $(READY) ## Generate 20 000 events of g g > a a g, train a repulsive ensemble on them, and judge it
 	@mkdir -p demo
+	@rm -rf demo/run
 	$(BIN)/ampsure generate gg_yyg -n 20000 --preset benchmark --seed 1 -o demo/events.h5
 	$(BIN)/ampsure inspect demo/events.h5 -o demo/events.png
+	$(BIN)/ampsure train --data demo/events.h5 --method repulsive -o demo/run --set training.seed=1 \
+	  --set network.hidden=[128,128,128] --set training.batch_size=256 --set training.epochs=100
+	$(BIN)/ampsure evaluate demo/run
 
 test: lint types unit ## Lint, types and tests
 

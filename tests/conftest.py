@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import torch
 
 import ampsure
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # workers side by side, each on one core
 
 
 @pytest.fixture(scope="session")

@@ -5,18 +5,25 @@ from ampsure.errors import AmpsureError, InvalidEventsError
 from ampsure.events import Events
 from ampsure.generation import generate
 from ampsure.io import load, save, stream
+from ampsure.preprocessing import register_features
 from ampsure.processes import Process, get_process, list_processes, register_process
+from ampsure.surrogate import Prediction, Surrogate, fit, load_surrogate
 
 __all__ = [
     "AmpsureError",
     "Events",
     "InvalidEventsError",
+    "Prediction",
     "Process",
+    "Surrogate",
     "__version__",
+    "fit",
     "generate",
     "get_process",
     "list_processes",
     "load",
+    "load_surrogate",
+    "register_features",
     "register_process",
     "save",
     "stream",

@@ -12,10 +12,10 @@ from rich.markup import escape
 import ampsure
 from ampsure.errors import AmpsureError
 
-from . import events
+from . import events, surrogates
 from .common import app
 
-__all__ = ["app", "events", "main"]
+__all__ = ["app", "events", "main", "surrogates"]
 
 
 def main() -> None:

@@ -1,0 +1,252 @@
+"""Commands about surrogates: train, evaluate, predict, config."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+import ampsure
+from ampsure.config import METHODS, RECIPES, Config, resolve
+from ampsure.errors import AmpsureError
+from ampsure.evaluation import accuracy, pull_stat, pull_syst, pull_tot, summarise_pull
+from ampsure.events import Events
+from ampsure.io import checksum, replacing
+from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
+from ampsure.training import Progress
+
+from .common import app, console, parse_settings
+
+__all__: list[str] = []
+
+config_app = typer.Typer(help="Show configurations.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+FileArgument = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Configuration to start from.")]
+MethodOption = Annotated[str | None, typer.Option(help=f"One of {', '.join(METHODS)}.")]
+RecipeOption = Annotated[str | None, typer.Option(help=f"One of {', '.join(RECIPES)}.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a setting, e.g. training.epochs=50.")
+]
+
+
+@app.command()
+def train(
+    file: FileArgument = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the run.")] = Path("runs/surrogate"),
+    data: Annotated[Path | None, typer.Option(help="Events to learn from.")] = None,
+    method: MethodOption = None,
+    recipe: RecipeOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Train a surrogate. Ctrl-C saves the state, and the same command goes on from there.
+
+    Example: `ampsure train --data events.h5 --method repulsive -o runs/a`
+    """
+    config = _config(file, method, recipe, settings, data)
+    if config.data.path is None:
+        raise AmpsureError("There are no events to learn from: give --data FILE or data.path in the configuration.")
+    if (output / "surrogate.json").exists():
+        raise AmpsureError(f"{output} holds a finished surrogate: choose another folder, or remove it.")
+    d = config.data
+    events = ampsure.load(d.path or "", process=d.process, invalid=d.invalid, signed=d.signed)
+    checkpoint = output / "checkpoint"
+    started = time.monotonic()
+    with _training_progress() as report:
+        surrogate = fit(events, config=config, checkpoint=checkpoint, report=report)
+    surrogate.save(output)
+    (output / "config.toml").write_text(to_toml(config))
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    console.print(f"Trained in {time.monotonic() - started:.0f} s; the surrogate is in {escape(str(output))}.")
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a surrogate.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Events to test on; by default the test part of the training file.")
+    ] = None,
+) -> None:
+    """Compare a surrogate with the truth: accuracy, pulls, coverage.
+
+    Example: `ampsure evaluate runs/a --data test.h5`
+    """
+    surrogate = load_surrogate(run)
+    events = _test_events(surrogate, data)
+    table = Table(title=f"{escape(str(run))}: {len(events):,} test events", show_header=False)
+    for row in evaluation_rows(surrogate, events):
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a surrogate.")],
+    momenta: Annotated[Path, typer.Argument(help="Momenta (N, n, 4) in a .npy, or a file of events.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write (.npz).")],
+) -> None:
+    """Predict amplitudes and their uncertainties.
+
+    Example: `ampsure predict runs/a momenta.npy -o out.npz`
+    """
+    if output.suffix != ".npz":
+        raise AmpsureError(f"Predictions are written as .npz, not {output.name!r}.")
+    surrogate = load_surrogate(run)
+    prediction = surrogate.predict(_momenta(momenta, surrogate))
+    names = ("amplitude", "sigma_syst", "sigma_stat", "sigma_tot", "in_domain")
+    with replacing(output) as temporary:
+        np.savez(temporary, **{name: getattr(prediction, name) for name in names})
+    outside = int((~prediction.in_domain).sum())
+    console.print(f"{len(prediction.amplitude):,} predictions written to {escape(str(output))}.")
+    if outside:
+        console.print(f"[yellow]Warning:[/] {outside:,} of them are outside the domain of the training events.")
+
+
+@config_app.command()
+def show(
+    file: FileArgument = None, method: MethodOption = None, recipe: RecipeOption = None, settings: SetOption = None
+) -> None:
+    """Print a complete configuration as TOML.
+
+    Example: `ampsure config show --method repulsive --set training.epochs=50`
+    """
+    console.print(to_toml(_config(file, method, recipe, settings, None)), markup=False, highlight=False, end="")
+
+
+def _config(
+    file: Path | None, method: str | None, recipe: str | None, settings: list[str] | None, data: Path | None
+) -> Config:
+    """File, then command line; each may name a method and a recipe."""
+    written: dict[str, Any] = {}
+    if file is not None:
+        try:
+            written = tomllib.loads(file.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise AmpsureError(f"{file} cannot be read: check its name.") from error
+        except tomllib.TOMLDecodeError as error:
+            raise AmpsureError(f"{file} is not valid TOML: {error}.") from error
+    method = method or written.pop("method", None) or (None if "likelihood" in written else "repulsive")
+    written.pop("method", None)
+    recipe = recipe or written.pop("recipe", None) or "accurate"
+    written.pop("recipe", None)
+    given = {"data": {"path": str(data)}} if data is not None else {}
+    return resolve(method, recipe, written, parse_settings(settings or []), given)
+
+
+def to_toml(config: Config) -> str:
+    """A configuration as TOML, which `ampsure train` reads."""
+    lines = []
+    for section, values in config.model_dump(mode="json").items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, float) and value == float("inf"):
+        return "inf"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)  # strings, numbers, booleans and lists are alike in both
+
+
+def _test_events(surrogate: Surrogate, data: Path | None) -> Events:
+    d, path = surrogate.config.data, data or surrogate.config.data.path
+    if path is None:
+        raise AmpsureError("The surrogate does not say what it was trained on: give --data FILE.")
+    events = ampsure.load(path, process=d.process, invalid=d.invalid, signed=d.signed)
+    if events.process.n_legs != surrogate.process.n_legs:
+        raise AmpsureError(
+            f"{path} has events of {events.process.n_legs} legs, the surrogate {surrogate.process.n_legs}."
+        )
+    if checksum(events) == surrogate.provenance["data"]["checksum"]:  # never test on what was learned
+        events = events.split(surrogate.config.training.seed, d.fractions)[2]
+    return events
+
+
+def evaluation_rows(surrogate: Surrogate, events: Events) -> Iterator[tuple[str, str]]:
+    """The first numbers anyone asks for."""
+    p = surrogate.predict(events.momenta)
+    a = accuracy(p.amplitude, events.truth)
+    yield "mean |Δ|", f"{a.mean:.3g}"
+    yield "median |Δ|", f"{a.median:.3g}"
+    yield "99 % quantile of |Δ|", f"{a.quantile99:.3g}"
+    yield "bias <Δ>", f"{a.bias:+.2g} ± {a.bias_error:.2g}"
+    pulls = {
+        "total pull": (pull_tot(p.amplitude, p.sigma_tot, events.amplitude), p.sigma_tot),
+        "systematic pull": (pull_syst(p.amplitude, p.sigma_syst, events.amplitude), p.sigma_syst),
+        "statistical pull": (pull_stat(p.amplitude, p.sigma_stat, events.truth), p.sigma_stat),
+    }
+    for name, (pull, sigma) in pulls.items():
+        if (sigma > 0).all():
+            s = summarise_pull(pull)
+            yield f"{name}: mean, width", f"{s.mean:+.3f}, {s.width:.3f}"
+            yield f"{name}: 68 %, 95 % coverage", f"{s.coverage68:.1%}, {s.coverage95:.1%}"
+        else:
+            yield name, "this method has no such uncertainty"
+    outside = int((~p.in_domain).sum())
+    yield "outside the training domain", f"{outside:,} of {len(events):,}"
+
+
+def _momenta(path: Path, surrogate: Surrogate) -> Any:
+    if path.suffix != ".npy":
+        return ampsure.load(path, process=surrogate.process, signed=True).momenta
+    try:
+        momenta = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise AmpsureError(f"{path} is not a readable .npy of momenta (N, n, 4).") from error
+    if momenta.dtype.kind not in "fiu":
+        raise AmpsureError(f"{path} must hold real numbers, not {momenta.dtype}.")
+    return momenta
+
+
+@contextmanager
+def _training_progress() -> Iterator[Report]:
+    """Losses, learning rate, throughput and remaining time; one line every few seconds where there is no terminal."""
+    if not console.is_terminal:
+        shown = 0.0
+
+        def log(stage: str, p: Progress) -> None:
+            nonlocal shown
+            if p.epoch in (1, p.epochs) or time.monotonic() - shown > 5:
+                shown = time.monotonic()
+                console.print(f"{stage}: epoch {p.epoch}/{p.epochs}, {_losses(p)}", highlight=False)
+
+        yield log
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, TextColumn("{task.fields[losses]}"), console=console) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show_bar(stage: str, p: Progress) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=p.epochs, losses="")
+            bars.update(tasks[stage], completed=p.epoch, losses=_losses(p))
+
+        yield show_bar
+
+
+def _losses(p: Progress) -> str:
+    return (
+        f"loss {p.training_loss:.4f}, validation {p.validation_loss:.4f}, "
+        f"rate {p.learning_rate:.1e}, {p.events_per_second:,.0f} events/s"
+    )

@@ -1,0 +1,203 @@
+"""The configuration of a surrogate: typed, strict, complete; methods and recipes by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ampsure.errors import AmpsureError
+
+__all__ = ["METHODS", "RECIPES", "Config", "resolve"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
+
+
+class DataConfig(_Section):
+    """What is learned from.
+
+    Args:
+        path: file of events; unused where events are given.
+        process: of a file that does not name one.
+        invalid: "error" or "drop", see `ampsure.load`.
+        signed: allow amplitudes that change sign.
+        fractions: of training, validation and test events, drawn at random by `training.seed`.
+    """
+
+    path: str | None = None
+    process: str | None = None
+    invalid: Literal["error", "drop"] = "error"
+    signed: bool = False
+    fractions: tuple[float, float, float] = (0.7, 0.1, 0.2)
+
+
+class FeaturesConfig(_Section):
+    """What the network sees: inputs by name (see `ampsure.preprocessing.FEATURES`), and the transformed target."""
+
+    inputs: str = "invariants"
+    target: Literal["log", "asinh"] = "log"
+
+
+class NetworkConfig(_Section):
+    """Shape and precision of every member."""
+
+    hidden: tuple[int, ...] = Field((128,) * 6, min_length=1)
+    activation: str = "gelu"
+    residual: bool = False
+    precision: Literal["float32", "float64"] = "float32"
+
+
+class LikelihoodConfig(BaseModel):
+    """What the outputs mean: a likelihood by name and its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = "gaussian"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class PosteriorConfig(_Section):
+    """How the weights are distributed.
+
+    Args:
+        name: one network, an ensemble, or a Gaussian over weights.
+        members: of an ensemble.
+        beta: strength of the repulsion between members; 0 is a plain ensemble.
+        prior_width: of the Gaussian prior of the weights.
+        systematic: how an ensemble combines its systematic uncertainties: the mean of the variances, the inverse of
+            the summed precisions, or one network for all, trained on the residuals of the mean afterwards or jointly.
+        lambda_sigma: weight of the joint loss of that network; by default the number of members.
+        initial_width: of the weights of a variational posterior.
+        samples: networks drawn from a variational posterior for a prediction.
+    """
+
+    name: Literal["point", "ensemble", "variational"] = "point"
+    members: int = Field(1, ge=1)
+    beta: float = Field(1.0, ge=0)
+    prior_width: float = Field(1.0, gt=0)
+    systematic: Literal["averaged", "inverse-variance", "global", "global-joint"] = "averaged"
+    lambda_sigma: float | None = Field(None, gt=0)
+    initial_width: float = Field(1e-3, gt=0)
+    samples: int = Field(32, ge=1)
+
+
+class TrainingConfig(_Section):
+    """How the weights are found.
+
+    Args:
+        shared_batches: all members see the same batches; needed for repulsion.
+        gradient_clip: largest norm of a member's gradient; None for no limit.
+        early_stopping: epochs without improvement of the validation loss after which training ends; None for never.
+        device: "cpu", "cuda", or "auto".
+    """
+
+    epochs: int = Field(100, ge=1)
+    batch_size: int = Field(1024, ge=1)
+    optimizer: Literal["adam", "adamw", "soap"] = "soap"
+    learning_rate: float = Field(3e-3, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: str = "one-cycle"
+    gradient_clip: float | None = Field(None, gt=0)
+    early_stopping: int | None = Field(None, ge=1)
+    shared_batches: bool = True
+    seed: int = Field(0, ge=0)
+    device: str = "auto"
+
+
+class Config(_Section):
+    """Everything that decides a surrogate, but the data."""
+
+    data: DataConfig = DataConfig()
+    features: FeaturesConfig = FeaturesConfig()
+    network: NetworkConfig = NetworkConfig()
+    likelihood: LikelihoodConfig = LikelihoodConfig()
+    posterior: PosteriorConfig = PosteriorConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+METHODS: dict[str, dict[str, dict[str, Any]]] = {
+    "mse": {"likelihood": {"name": "mse"}},
+    "heteroscedastic": {"likelihood": {"name": "gaussian"}},
+    "natural": {"likelihood": {"name": "natural"}},
+    "mixture": {"likelihood": {"name": "mixture"}, "posterior": {"name": "ensemble", "members": 4}},
+    "repulsive": {"likelihood": {"name": "gaussian"}, "posterior": {"name": "ensemble", "members": 4}},
+    "repulsive-global": {
+        "likelihood": {"name": "gaussian"},
+        "posterior": {"name": "ensemble", "members": 4, "systematic": "global"},
+    },
+    "evidential": {"likelihood": {"name": "evidential"}},
+    "evidential-regularised": {"likelihood": {"name": "evidential", "variant": "regularised"}},
+    "evidential-mixture": {"likelihood": {"name": "evidential_mixture"}},
+    "bayesian": {"likelihood": {"name": "gaussian"}, "posterior": {"name": "variational"}},
+}
+"""The methods of the paper, as points of likelihood x posterior."""
+
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "paper": {
+        "features": {"inputs": "momenta+invariants"},
+        "network": {"hidden": (128,) * 6, "residual": False},
+        "training": {"optimizer": "adam", "learning_rate": 1e-3, "batch_size": 1024, "epochs": 1000},
+    },
+    "accurate": {
+        "features": {"inputs": "invariants"},
+        "network": {"hidden": (128,) * 6, "residual": True},
+        "training": {"optimizer": "soap", "learning_rate": 3e-3, "batch_size": 1024, "epochs": 100},
+    },
+}
+"""How to train: the paper's table of hyperparameters, or what reaches the smallest error in the shortest time."""
+
+
+def resolve(
+    method: str | None = None, recipe: str = "accurate", *overrides: Mapping[str, Any] | None, **training: Any
+) -> Config:
+    """The full configuration: recipe, then method, then overrides by section, then single settings of the training.
+
+    >>> resolve("repulsive", epochs=5, seed=1).posterior.members
+    4
+    """
+    layers: list[Mapping[str, Any]] = [
+        _by_name(RECIPES, recipe, "recipe"),
+        _by_name(METHODS, method, "method") if method is not None else {},
+        *(layer or {} for layer in overrides),
+        {"training": training},
+    ]
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for section, values in layer.items():
+            if not isinstance(values, Mapping):
+                raise AmpsureError(f"The configuration has no setting {section!r} outside a section.")
+            if values.get("name") is not None:
+                merged.pop(section, None)  # options of another likelihood or posterior do not carry over
+            merged.setdefault(section, {}).update(values)
+    try:
+        return Config(**merged)
+    except ValidationError as error:
+        raise AmpsureError(_explain(error)) from error
+
+
+def _by_name(table: Mapping[str, Any], name: str, kind: str) -> Any:
+    if name not in table:
+        close = get_close_matches(name, table, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise AmpsureError(f"Unknown {kind} {name!r}; known are {', '.join(table)}{hint}")
+    return table[name]
+
+
+def _explain(error: ValidationError) -> str:
+    """One sentence for the first problem, naming the setting and the nearest known one."""
+    problem = error.errors()[0]
+    *parents, last = (str(part) for part in problem["loc"])
+    where = ".".join([*parents, last])
+    if problem["type"] != "extra_forbidden":
+        return f"Setting {where!r}: {problem['msg']}."
+    section = Config.model_fields[parents[0]].annotation if parents else Config
+    known = list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+    close = get_close_matches(last, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}."
+    return f"Unknown setting {where!r}{hint}"

@@ -1,0 +1,65 @@
+"""A Gaussian with learned mean and variance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ampsure.errors import AmpsureError
+
+from .base import LOG_2PI, Likelihood, bounded
+
+__all__ = ["Gaussian", "gaussian_nll"]
+
+
+def gaussian_nll(residual: Tensor, log_var: Tensor) -> Tensor:
+    """-log N(residual | 0, exp(log_var)); any shapes that broadcast."""
+    return 0.5 * (residual.square() * torch.exp(-log_var) + log_var + LOG_2PI)
+
+
+@dataclass
+class Gaussian(Likelihood):
+    r"""The heteroscedastic likelihood, eq. (het_loss) of the paper. Outputs: mean, log variance.
+
+    The plain likelihood hardly looks at the mean of points with a large variance. Two remedies change the loss alone:
+
+    * `beta` weighs each point with variance^beta, without gradient (Seitzer et al., arXiv:2203.09168): 0 is the plain
+      likelihood, 1 gives the mean the gradients of the squared error;
+    * `faithful` trains the mean by the squared error, and the variance for that mean on features it cannot change
+      (Stirn et al., arXiv:2212.09184).
+
+    >>> out, y = torch.tensor([[[1.0, -2.0]]]), torch.tensor([1.5])
+    >>> Gaussian().nll(out, y)
+    tensor([[0.8426]])
+    """
+
+    name = "gaussian"
+    n_outputs = 2
+    beta: float = 0.0
+    faithful: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta <= 1:
+            raise AmpsureError(f"The option beta of the likelihood 'gaussian' lies between 0 and 1, not {self.beta}.")
+        if self.faithful and self.beta:
+            raise AmpsureError(
+                "A faithful mean does not see the variance, so beta changes nothing: choose one of them."
+            )
+        self.detached = slice(1, 2) if self.faithful else None
+
+    def nll(self, out: Tensor, y: Tensor) -> Tensor:
+        return gaussian_nll(y - self.mean(out), bounded(out[..., 1]))
+
+    def loss(self, out: Tensor, y: Tensor) -> Tensor:
+        if self.faithful:
+            residual = y - self.mean(out)
+            return 0.5 * residual.square() + gaussian_nll(residual.detach(), bounded(out[..., 1]))
+        return self.variance_syst(out).detach() ** self.beta * self.nll(out, y)
+
+    def mean(self, out: Tensor) -> Tensor:
+        return out[..., 0]
+
+    def variance_syst(self, out: Tensor) -> Tensor:
+        return torch.exp(bounded(out[..., 1]))

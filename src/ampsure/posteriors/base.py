@@ -1,0 +1,45 @@
+"""What training and prediction ask of a posterior, and the simplest one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ampsure.networks import StackedMLP
+
+__all__ = ["Point", "Posterior"]
+
+
+class Posterior(nn.Module):
+    """An approximation q(theta) to the distribution of the weights given the data.
+
+    Args:
+        network: the stacked network whose weights it distributes.
+    """
+
+    def __init__(self, network: StackedMLP) -> None:
+        super().__init__()
+        self.network = network
+        self.generator: torch.Generator | None = None  # of the noise in training, if there is any
+
+    def forward(self, x: Tensor, detached: slice | None = None) -> Tensor:
+        """Outputs (E, B, n_outputs) of a training step, for inputs (B, F) or (E, B, F)."""
+        out: Tensor = self.network(x, detached=detached)
+        return out
+
+    def penalty(self, prediction: Tensor, n_train: int) -> Tensor:
+        """The posterior's own term of every member's loss, (E,).
+
+        Args:
+            prediction: (E, B) what the members predict for one batch, common to all.
+            n_train: number of training events N; the term is of order 1/N.
+        """
+        return torch.zeros_like(prediction[:, 0])
+
+    def members(self) -> StackedMLP:
+        """The networks that a prediction averages over."""
+        return self.network
+
+
+class Point(Posterior):
+    """All probability on one network: no statistical uncertainty of its own."""

@@ -1,0 +1,88 @@
+"""Bayesian networks: a Gaussian over every weight, learned by variational inference."""
+
+from __future__ import annotations
+
+from math import log
+
+import torch
+from torch import Tensor, nn
+
+from ampsure.networks import StackedMLP
+from ampsure.networks.mlp import member_generator
+
+from .base import Posterior
+
+__all__ = ["Variational"]
+
+
+class Variational(Posterior):
+    """Mean-field Gaussian q(theta) = N(mean, sigma^2), trained with local reparametrisation and KL/N.
+
+    Blundell et al., arXiv:1505.05424; Kingma, Salimans, Welling, arXiv:1506.02557.
+
+    Args:
+        network: a stack of one; its weights are the means.
+        prior_width: of the Gaussian prior of every weight.
+        initial_width: sigma of every weight at the start.
+        samples: networks drawn for a prediction.
+        seed: of the samples.
+    """
+
+    def __init__(
+        self,
+        network: StackedMLP,
+        *,
+        prior_width: float = 1.0,
+        initial_width: float = 1e-3,
+        samples: int = 32,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(network)
+        self.prior_width, self.samples, self.seed = prior_width, samples, seed
+        self.log_sigma = nn.ParameterList(
+            nn.Parameter(torch.full_like(p, log(initial_width))) for p in (*network.weights, *network.biases)
+        )
+
+    def _linear(self, layer: int, x: Tensor) -> Tensor:
+        """The output of a layer is Gaussian: draw it, instead of the weights, and every event has noise of its own."""
+        n = len(self.network.weights)
+        variances = (torch.exp(2 * self.log_sigma[k]) for k in (n + layer, layer))
+        bias_variance, weight_variance = variances
+        mean = self.network.linear(layer, x)
+        variance = torch.baddbmm(bias_variance, x.square(), weight_variance)
+        return mean + variance.sqrt() * self._noise(mean)
+
+    def _noise(self, like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
+
+    def forward(self, x: Tensor, detached: slice | None = None) -> Tensor:
+        out: Tensor = self.network(x, linear=self._linear, detached=detached)
+        return out
+
+    def penalty(self, prediction: Tensor, n_train: int) -> Tensor:
+        """KL(q, prior)/N."""
+        divergence = torch.zeros_like(prediction[:, 0])
+        for mean, log_sigma in zip((*self.network.weights, *self.network.biases), self.log_sigma, strict=True):
+            spread = (torch.exp(2 * log_sigma) + mean.square()) / (2 * self.prior_width**2)
+            divergence = divergence + (log(self.prior_width) - log_sigma + spread - 0.5).flatten(1).sum(1)
+        return divergence / n_train
+
+    def members(self) -> StackedMLP:
+        """A stack of networks drawn from the posterior; the same for the same seed."""
+        source = self.network
+        drawn = StackedMLP(
+            source.widths[0],
+            source.widths[-1],
+            hidden=source.widths[1:-1],
+            activation=source.activation,
+            residual=source.residual,
+            members=self.samples,
+            dtype=source.weights[0].dtype,
+        ).to(source.weights[0].device)
+        generators = [member_generator(self.seed, member) for member in range(self.samples)]
+        means, sigmas = (*source.weights, *source.biases), self.log_sigma
+        with torch.no_grad():
+            for target, mean, log_sigma in zip((*drawn.weights, *drawn.biases), means, sigmas, strict=True):
+                noise = torch.stack([torch.randn(mean.shape[1:], generator=g, dtype=torch.float64) for g in generators])
+                target.copy_(mean + torch.exp(log_sigma) * noise.to(mean))
+        return drawn

@@ -1,0 +1,284 @@
+r"""From momenta and amplitudes to what a network sees, and back with the errors propagated.
+
+All of it in float64; statistics come from the training events alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ampsure.errors import AmpsureError
+from ampsure.processes import Process
+
+__all__ = [
+    "FEATURES",
+    "AsinhTarget",
+    "LogTarget",
+    "Moments",
+    "Standardization",
+    "Target",
+    "get_target",
+    "invariants",
+    "register_features",
+]
+
+Features = Callable[[Tensor, Process], Tensor]
+"""Momenta (N, n, 4) of a process -> features (N, F), float64."""
+
+
+def invariants(momenta: Tensor, process: Process) -> Tensor:
+    r"""z_ij = log(p_i.p_j) of all pairs of legs: (N, n, 4) -> (N, n (n-1)/2).
+
+    The product is taken from the angle between the legs, so that nothing cancels when they are nearly collinear:
+    p.q = (E_p E_q - |p||q|) + |p||q| (1 - cos), with the first term from the masses.
+    """
+    vector = momenta[..., 1:]
+    magnitude = vector.norm(dim=-1)
+    direction = vector / magnitude.clamp_min(torch.finfo(momenta.dtype).tiny)[..., None]
+    mass2 = momenta.new_tensor(process.masses).square()
+    energy = torch.sqrt(magnitude.square() + mass2)
+    columns = []
+    for i, j in combinations(range(momenta.shape[1]), 2):
+        both = magnitude[:, i] * magnitude[:, j]
+        angle = both * (direction[:, i] - direction[:, j]).square().sum(-1) / 2
+        massive = mass2[i] * energy[:, j].square() + mass2[j] * magnitude[:, i].square()
+        columns.append(torch.log(angle + massive / (energy[:, i] * energy[:, j] + both)))
+    return torch.stack(columns, dim=1)
+
+
+def momenta_only(momenta: Tensor, process: Process) -> Tensor:
+    """The four-vectors themselves: (N, n, 4) -> (N, 4 n)."""
+    return momenta.flatten(1)
+
+
+def momenta_and_invariants(momenta: Tensor, process: Process) -> Tensor:
+    """Four-vectors and all log invariants, the inputs of the paper."""
+    return torch.cat([momenta_only(momenta, process), invariants(momenta, process)], dim=1)
+
+
+FEATURES: dict[str, Features] = {
+    "invariants": invariants,
+    "momenta": momenta_only,
+    "momenta+invariants": momenta_and_invariants,
+}
+"""Known features by name; `register_features` adds to them."""
+
+
+def register_features(name: str, function: Features) -> None:
+    """Make features of the user's own known by name; a saved surrogate finds them again by it.
+
+    >>> register_features("energies", lambda momenta, process: momenta[..., 0].log())
+    """
+    if name in _BUILT_IN:
+        raise AmpsureError(f"The features {name!r} are built in; choose another name.")
+    FEATURES[name] = function
+
+
+_BUILT_IN = frozenset(FEATURES)
+
+
+def get_features(name: str) -> Features:
+    """Features by name."""
+    if name not in FEATURES:
+        close = get_close_matches(name, FEATURES, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise AmpsureError(f"Unknown features {name!r}; known are {', '.join(FEATURES)}{hint}")
+    return FEATURES[name]
+
+
+@dataclass(frozen=True)
+class Standardization:
+    """Columns brought to mean zero and unit variance; constant columns are left out.
+
+    Args:
+        columns: (F,) indices of the columns kept.
+        mean, scale: (F,) float64.
+        low, high: (F,) range seen in training, in units of the standardised columns.
+    """
+
+    columns: Tensor
+    mean: Tensor
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+
+    @staticmethod
+    def fit(raw: Tensor) -> Standardization:
+        """Statistics of the training features (N, F_raw)."""
+        if not torch.isfinite(raw).all():
+            raise AmpsureError("The features of the training events are not finite: two legs may be exactly collinear.")
+        mean, scale = raw.mean(0), raw.std(0, correction=0)
+        columns = (scale > 1e-9 * raw.abs().amax(0)).nonzero().squeeze(1)
+        if len(columns) == 0:
+            raise AmpsureError("All features of the training events are constant: there is nothing to learn from.")
+        raw, mean, scale = raw[:, columns], mean[columns], scale[columns]
+        return Standardization(columns, mean, scale, (raw.amin(0) - mean) / scale, (raw.amax(0) - mean) / scale)
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        """(N, F_raw) -> (N, F)."""
+        return (raw[:, self.columns] - self.mean) / self.scale
+
+    def inside(self, standardised: Tensor, margin: float = 0.0) -> Tensor:
+        """Where all features lie in the range seen in training, widened by a margin in standard deviations: (N,)."""
+        return ((standardised >= self.low - margin) & (standardised <= self.high + margin)).all(1)
+
+    def to(self, device: torch.device) -> Standardization:
+        return Standardization(*(t.to(device) for t in self.tensors().values()))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What has to be saved."""
+        return {name: getattr(self, name) for name in ("columns", "mean", "scale", "low", "high")}
+
+
+class Moments(NamedTuple):
+    """An amplitude with its uncertainties, each (N,) float64.
+
+    sigma_tot^2 = sigma_syst^2 + sigma_stat^2 + an interaction of second order (appendix A of the paper).
+    """
+
+    amplitude: Tensor
+    sigma_syst: Tensor
+    sigma_stat: Tensor
+    sigma_tot: Tensor
+
+
+class Target:
+    """A transformation of the amplitude, then standardisation: y = (t(A) - mean)/scale."""
+
+    name: str
+    mean: float
+    scale: float
+
+    def transform(self, amplitude: Tensor) -> Tensor:
+        """Amplitudes (N,) -> standardised targets (N,)."""
+        return (self._forward(amplitude) - self.mean) / self.scale
+
+    def moments(self, y: Tensor, variance_syst: Tensor, variance_stat: Tensor, *, linear: bool = False) -> Moments:
+        """Back to amplitudes: standardised mean and variances (N,) -> `Moments`.
+
+        Args:
+            linear: first-order error propagation, instead of the exact moments of a Gaussian y.
+        """
+        z = self.mean + self.scale * y.double()
+        v_syst, v_stat = (self.scale**2 * v.double() for v in (variance_syst, variance_stat))
+        return self._linear(z, v_syst, v_stat) if linear else self._exact(z, v_syst, v_stat)
+
+    def parameters(self) -> dict[str, float]:
+        """What has to be saved."""
+        raise NotImplementedError
+
+    def _forward(self, amplitude: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _exact(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
+        raise NotImplementedError
+
+    def _linear(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LogTarget(Target):
+    r"""y = (log A - mean)/scale, for positive amplitudes; appendix A of the paper.
+
+    For log A ~ N(z, v): A_NN = exp(z + v/2), sigma^2 = A_NN^2 (exp(v) - 1), and with v = v_syst + v_stat the total is
+    sigma_syst^2 + sigma_stat^2 + sigma_syst^2 sigma_stat^2/A_NN^2.
+    """
+
+    mean: float
+    scale: float
+    name = "log"
+
+    @staticmethod
+    def fit(amplitude: Tensor) -> LogTarget:
+        """Statistics of the training amplitudes (N,)."""
+        if not (amplitude > 0).all():
+            raise AmpsureError(
+                "The logarithm needs positive amplitudes: use the target 'asinh' for those that change sign."
+            )
+        log = amplitude.log()
+        return LogTarget(float(log.mean()), _scale(log))
+
+    def parameters(self) -> dict[str, float]:
+        return {"mean": self.mean, "scale": self.scale}
+
+    def _forward(self, amplitude: Tensor) -> Tensor:
+        return amplitude.log()
+
+    def _exact(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
+        amplitude = torch.exp(z + (v_syst + v_stat) / 2)
+        return Moments(amplitude, *(amplitude * torch.expm1(v).sqrt() for v in (v_syst, v_stat, v_syst + v_stat)))
+
+    def _linear(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
+        amplitude = torch.exp(z)
+        return Moments(amplitude, *(amplitude * v.sqrt() for v in (v_syst, v_stat, v_syst + v_stat)))
+
+
+@dataclass(frozen=True)
+class AsinhTarget(Target):
+    r"""y = (asinh(A/unit) - mean)/scale, for amplitudes that change sign.
+
+    For asinh(A/unit) ~ N(z, v): A_NN = unit exp(v/2) sinh z, sigma^2 = unit^2/2 (e^v - 1)(e^v cosh 2z + 1).
+    """
+
+    mean: float
+    scale: float
+    unit: float
+    name = "asinh"
+
+    @staticmethod
+    def fit(amplitude: Tensor) -> AsinhTarget:
+        """Statistics of the training amplitudes (N,); the unit is the median of |A|."""
+        unit = float(amplitude.abs().median())
+        if unit == 0:
+            raise AmpsureError("More than half of the training amplitudes are zero: there is nothing to learn from.")
+        z = torch.asinh(amplitude / unit)
+        return AsinhTarget(float(z.mean()), _scale(z), unit)
+
+    def parameters(self) -> dict[str, float]:
+        return {"mean": self.mean, "scale": self.scale, "unit": self.unit}
+
+    def _forward(self, amplitude: Tensor) -> Tensor:
+        return torch.asinh(amplitude / self.unit)
+
+    def _exact(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
+        v_tot = v_syst + v_stat
+        amplitude = self.unit * torch.exp(v_tot / 2) * torch.sinh(z)
+        sigmas = (
+            self.unit * (torch.expm1(v) * (torch.exp(v) * torch.cosh(2 * z) + 1) / 2).sqrt()
+            for v in (v_syst, v_stat, v_tot)
+        )
+        return Moments(amplitude, *sigmas)
+
+    def _linear(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
+        slope = self.unit * torch.cosh(z)
+        return Moments(self.unit * torch.sinh(z), *(slope * v.sqrt() for v in (v_syst, v_stat, v_syst + v_stat)))
+
+
+def _scale(values: Tensor) -> float:
+    scale = float(values.std(correction=0))
+    if not scale > 0:
+        raise AmpsureError("All training amplitudes are equal: there is nothing to learn.")
+    return scale
+
+
+TARGETS: dict[str, type[LogTarget] | type[AsinhTarget]] = {"log": LogTarget, "asinh": AsinhTarget}
+
+
+def get_target(name: str) -> type[LogTarget] | type[AsinhTarget]:
+    """A target by name."""
+    if name not in TARGETS:
+        raise AmpsureError(f"Unknown target {name!r}; known are {', '.join(TARGETS)}.")
+    return TARGETS[name]
+
+
+def describe(target: LogTarget | AsinhTarget) -> dict[str, Any]:
+    """A target as JSON values."""
+    return {"name": target.name, **target.parameters()}

@@ -1,0 +1,438 @@
+"""`Surrogate`: an amplitude that knows how far it may be off; `fit` makes one from events."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ampsure._version import versions
+from ampsure.config import Config, resolve
+from ampsure.errors import AmpsureError, InvalidEventsError
+from ampsure.events import Events
+from ampsure.generation.settings import Cuts
+from ampsure.io import checksum
+from ampsure.kinematics import Array
+from ampsure.likelihoods import Likelihood, get_likelihood
+from ampsure.likelihoods.mse import MSE
+from ampsure.networks import StackedMLP
+from ampsure.posteriors import Ensemble, Point, Posterior, Variational
+from ampsure.preprocessing import (
+    AsinhTarget,
+    LogTarget,
+    Moments,
+    Standardization,
+    describe,
+    get_features,
+    get_target,
+)
+from ampsure.processes import Process
+from ampsure.training import Engine, Progress, TrainingData
+from ampsure.training.sigma import ResidualVariance, SigmaCompanion
+
+__all__ = ["Prediction", "Surrogate", "fit", "load_surrogate"]
+
+SCHEMA_VERSION = 1
+_CHUNK = 4096  # rows at a time: what stays in the cache
+
+Report = Callable[[str, Progress], None]
+"""Told of progress: which stage, and how far it is."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Amplitudes with uncertainties, each (N,) float64.
+
+    Args:
+        sigma_tot: sigma_syst and sigma_stat combined, with their interaction (appendix A of the paper).
+        in_domain: False where the surrogate has to extrapolate.
+        members: (E, N) standardised prediction of every member, if asked for.
+        parameters: (E, N, n_outputs) outputs of every member, if asked for.
+    """
+
+    amplitude: Array
+    sigma_syst: Array
+    sigma_stat: Array
+    sigma_tot: Array
+    in_domain: Array
+    members: Array | None = None
+    parameters: Array | None = None
+
+
+@dataclass
+class Surrogate:
+    """A trained surrogate: features, members, likelihood and the way back to amplitudes.
+
+    Args:
+        sigma_network: learned sigma of the ensemble mean, if `config.posterior.systematic` asks for one.
+        cuts: of the training events, for the domain flag; None where they are not known.
+        history: losses of every epoch, by stage.
+        provenance: what it was trained on and with.
+    """
+
+    config: Config
+    process: Process
+    standardization: Standardization
+    target: LogTarget | AsinhTarget
+    likelihood: Likelihood
+    network: StackedMLP
+    sigma_network: StackedMLP | None = None
+    cuts: Cuts | None = None
+    history: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        return self.standardization.mean.device
+
+    @torch.no_grad()
+    def predict(
+        self, momenta: Array, *, linear: bool = False, members: bool = False, parameters: bool = False
+    ) -> Prediction:
+        """Amplitudes and uncertainties of momenta (N, n, 4), numpy or torch; the answer is of the same kind.
+
+        Args:
+            linear: first-order error propagation instead of the exact one.
+            members: return the members' predictions too.
+            parameters: return the outputs of all members too.
+        """
+        given = torch.as_tensor(momenta)
+        if given.ndim != 3 or given.shape[1:] != (self.process.n_legs, 4):
+            n = self.process.n_legs
+            raise InvalidEventsError(f"The momenta must have shape (N, {n}, 4), not {tuple(given.shape)}.")
+        if not torch.isfinite(given).all():
+            raise InvalidEventsError("Some momenta are not finite: remove these events before predicting.")
+        parts = [self._predict(chunk.to(self.device, torch.float64), linear) for chunk in given.split(_CHUNK)]
+        if not parts:
+            parts = [self._predict(given.to(self.device, torch.float64), linear)]
+        moments = [torch.cat([part[0][k] for part in parts]) for k in range(4)]
+        domain = torch.cat([part[1] for part in parts])
+        out = torch.cat([part[2] for part in parts], dim=1)
+        arrays: list[Tensor | None] = [*moments, domain]
+        arrays.append(self.likelihood.prediction(out).double() if members else None)
+        arrays.append(out.double() if parameters else None)
+        if isinstance(momenta, Tensor):
+            return Prediction(*(None if a is None else a.to(momenta.device) for a in arrays))
+        return Prediction(*(None if a is None else a.cpu().numpy() for a in arrays))
+
+    def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor]:
+        x = self.standardization(get_features(self.config.features.inputs)(momenta, self.process))
+        inside = self.standardization.inside(x)
+        if self.cuts is not None and len(momenta):
+            inside &= torch.from_numpy(self.cuts.passed(momenta.cpu().numpy(), self.process)).to(inside.device)
+        x = x.to(self.network.weights[0].dtype)
+        out = self.network(x)
+        mean, variance_syst, variance_stat = self._combine(out)
+        if self.sigma_network is not None:
+            variance_syst = self.sigma_network(x)[0, :, 0].double().exp()
+        return self.target.moments(mean, variance_syst, variance_stat, linear=linear), inside, out
+
+    def _combine(self, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, systematic and statistical variance over the members, standardised: (E, B, n_outputs) -> 3 x (B,)."""
+        prediction = self.likelihood.prediction(out).double()
+        syst, stat = self.likelihood.variance_syst(out).double(), self.likelihood.variance_stat(out).double()
+        if self.config.posterior.systematic == "inverse-variance":
+            variance = 1 / (1 / syst).sum(0)
+            mean = variance * (prediction / syst).sum(0)
+        else:
+            mean, variance = prediction.mean(0), syst.mean(0)
+        return mean, variance, (prediction - mean).square().mean(0) + stat.mean(0)
+
+    def to(self, device: str | torch.device) -> Surrogate:
+        """The same surrogate on another device."""
+        device = torch.device(device)
+        self.network.to(device)
+        if self.sigma_network is not None:
+            self.sigma_network.to(device)
+        self.standardization = self.standardization.to(device)
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a folder: `surrogate.json` (all but the weights) and `weights.safetensors`; whole or not at all."""
+        folder = Path(path)
+        tensors = {f"standardization.{k}": v for k, v in self.standardization.tensors().items()}
+        tensors |= {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        if self.sigma_network is not None:
+            tensors |= {f"sigma_network.{k}": v for k, v in self.sigma_network.state_dict().items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        description = {
+            "format": "ampsure-surrogate",
+            "schema_version": SCHEMA_VERSION,
+            "process": self.process.to_dict(),
+            "config": self.config.model_dump(mode="json"),
+            "likelihood": {"name": self.likelihood.name, "options": self.likelihood.options()},
+            "target": describe(self.target),
+            "network": _shape(self.network),
+            "sigma_network": None if self.sigma_network is None else _shape(self.sigma_network),
+            "cuts": None if self.cuts is None else self.cuts.model_dump(mode="json"),
+            "weights_checksum": _tensor_checksum(tensors),
+            "history": self.history,
+            "provenance": self.provenance,
+        }
+        temporary = folder.with_name(f".{token_hex(4)}-{folder.name}")
+        try:
+            temporary.mkdir(parents=True)
+            save_file(tensors, temporary / "weights.safetensors")
+            (temporary / "surrogate.json").write_text(json.dumps(description, indent=1))
+            if folder.is_dir():
+                for file in temporary.iterdir():
+                    os.replace(file, folder / file.name)
+            else:
+                os.replace(temporary, folder)
+        except OSError as error:
+            raise AmpsureError(f"The surrogate cannot be written to {folder}: {error.strerror or error}.") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surrogate:
+    """A surrogate from its folder; schema, shapes and checksums are checked."""
+    folder = Path(path)
+    if not (folder / "surrogate.json").is_file():
+        raise AmpsureError(f"There is no surrogate in {folder}: it has no surrogate.json.")
+    try:
+        description = json.loads((folder / "surrogate.json").read_text())
+        if description["format"] != "ampsure-surrogate":
+            raise AmpsureError(f"{folder / 'surrogate.json'} does not describe a surrogate.")
+        if description["schema_version"] > SCHEMA_VERSION:
+            raise AmpsureError(f"{folder} was written by a newer ampsure: update ampsure to read it.")
+        tensors = load_file(folder / "weights.safetensors")
+        if _tensor_checksum(tensors) != description["weights_checksum"]:
+            raise AmpsureError(f"The weights in {folder} do not match their description: copy the folder again.")
+        config = Config(**description["config"])
+        likelihood = get_likelihood(description["likelihood"]["name"], **description["likelihood"]["options"])
+        target = dict(description["target"])
+        surrogate = Surrogate(
+            config=config,
+            process=Process.from_dict(description["process"]),
+            standardization=Standardization(**_section(tensors, "standardization.")),
+            target=get_target(target.pop("name"))(**target),
+            likelihood=likelihood,
+            network=_network(description["network"], config, _section(tensors, "network.")),
+            cuts=None if description["cuts"] is None else Cuts(**description["cuts"]),
+            history=description["history"],
+            provenance=description["provenance"],
+        )
+        if description["sigma_network"] is not None:
+            weights = _section(tensors, "sigma_network.")
+            surrogate.sigma_network = _network(description["sigma_network"], config, weights)
+    except AmpsureError:
+        raise
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise AmpsureError(f"The surrogate in {folder} is damaged: copy the folder again ({error}).") from error
+    return surrogate.to(device)
+
+
+def _shape(network: StackedMLP) -> dict[str, Any]:
+    return {"widths": list(network.widths), "members": network.members}
+
+
+def _network(shape: dict[str, Any], config: Config, weights: dict[str, Tensor]) -> StackedMLP:
+    n_inputs, *hidden, n_outputs = shape["widths"]
+    network = StackedMLP(
+        n_inputs,
+        n_outputs,
+        hidden=hidden,
+        activation=config.network.activation,
+        residual=config.network.residual,
+        members=shape["members"],
+        dtype=_dtype(config),
+    )
+    network.load_state_dict(weights)
+    return network.requires_grad_(False)
+
+
+def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _tensor_checksum(tensors: dict[str, Tensor]) -> str:
+    digest = sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _dtype(config: Config) -> torch.dtype:
+    return torch.float64 if config.network.precision == "float64" else torch.float32
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise AmpsureError(f"Unknown device {name!r}; use 'cpu', 'cuda' or 'auto'.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise AmpsureError("There is no CUDA device here: use training.device = 'cpu'.")
+    return device
+
+
+def fit(
+    events: Events,
+    method: str | None = "repulsive",
+    *,
+    config: Config | Mapping[str, Any] | None = None,
+    recipe: str = "accurate",
+    checkpoint: str | os.PathLike[str] | None = None,
+    report: Report | None = None,
+    **training: Any,
+) -> Surrogate:
+    """Train a surrogate on events.
+
+    Args:
+        method: one of `ampsure.config.METHODS`.
+        config: a full `Config`, or sections to change, e.g. `{"posterior": {"members": 8}}`.
+        recipe: "accurate" or "paper".
+        checkpoint: folder for the state of the training; the same call resumes from it.
+        report: called with (stage, Progress) after every epoch.
+        training: single settings of the training, e.g. `epochs=50, seed=1`.
+    """
+    if not isinstance(config, Config):
+        config = resolve(method, recipe, config, **training)
+    if len(events) < 20:
+        raise AmpsureError(f"{len(events)} events are too few to learn from: give at least 20.")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    device, dtype = _device(config.training.device), _dtype(config)
+    train, validation, _ = events.split(config.training.seed, config.data.fractions)
+    if not len(train) or not len(validation):
+        raise AmpsureError("No events are left for training or validation: check the gap and the fractions.")
+    features, process = get_features(config.features.inputs), events.process
+
+    def raw(part: Events) -> Tensor:
+        return torch.cat([features(m, process) for m in torch.from_numpy(part.momenta).split(100_000)])
+
+    raw_train = raw(train)
+    standardization = Standardization.fit(raw_train)
+    target = get_target(config.features.target).fit(torch.from_numpy(train.amplitude))
+    data = TrainingData(
+        *(
+            tensor.to(device, dtype)
+            for part, values in ((train, raw_train), (validation, raw(validation)))
+            for tensor in (standardization(values), target.transform(torch.from_numpy(part.amplitude)))
+        )
+    )
+    likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
+    posterior = _posterior(config, len(standardization.columns), likelihood, dtype).to(device)
+    fingerprint = sha256((checksum(events) + config.model_dump_json()).encode()).hexdigest()
+    folder = None if checkpoint is None else Path(checkpoint)
+    history: dict[str, list[dict[str, float]]] = {}
+
+    def train_stage(name: str, stage: Posterior, of: Likelihood, on: TrainingData, **options: Any) -> None:
+        file = None if folder is None else folder / f"{name}.safetensors"
+        shown = None if report is None else (lambda progress: report(name, progress))
+        engine = Engine(
+            stage, of, on, config.training, checkpoint=file, fingerprint=fingerprint, report=shown, **options
+        )
+        engine.run()
+        history[name] = engine.history
+
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    joint = config.posterior.systematic == "global-joint"
+    sigma = _sigma_posterior(config, len(standardization.columns), dtype).to(device) if _has_sigma(config) else None
+    companion = None
+    if joint and sigma is not None:
+        weight = config.posterior.lambda_sigma or config.posterior.members
+        companion = SigmaCompanion(sigma.network, weight)
+    train_stage("members", posterior, likelihood, data, companion=companion)
+    surrogate = Surrogate(
+        config=config,
+        process=process,
+        standardization=standardization.to(device),
+        target=target,
+        likelihood=likelihood,
+        network=posterior.members().requires_grad_(False),
+        cuts=_cuts(events),
+        history=history,
+    )
+    if isinstance(likelihood, MSE):
+        likelihood.variance = float(_residuals(surrogate, data.x_validation, data.y_validation).square().mean())
+    if sigma is not None and not joint:
+        residuals = [
+            _residuals(surrogate, x, y)
+            for x, y in ((data.x_train, data.y_train), (data.x_validation, data.y_validation))
+        ]
+        scale = float(residuals[0].square().mean().log())
+        with torch.no_grad():
+            sigma.network.biases[-1] += scale
+        on = TrainingData(data.x_train, residuals[0], data.x_validation, residuals[1])
+        train_stage("sigma", sigma, ResidualVariance(), on)
+    if sigma is not None:
+        surrogate.sigma_network = sigma.network.requires_grad_(False)
+    surrogate.provenance = {
+        "data": {
+            "checksum": checksum(events),
+            "events": len(events),
+            "training": len(train),
+            "validation": len(validation),
+        },
+        "events": events.provenance,
+        "versions": versions(),
+        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "precision": config.network.precision,
+    }
+    return surrogate
+
+
+def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: torch.dtype) -> Posterior:
+    p, seed = config.posterior, config.training.seed
+    network = _stack(config, n_inputs, likelihood.n_outputs, dtype, p.members if p.name == "ensemble" else 1, seed)
+    with torch.no_grad():
+        network.biases[-1] += torch.tensor(likelihood.initial_bias(), dtype=dtype)
+    if p.name == "ensemble":
+        if p.beta and p.members > 1 and not config.training.shared_batches:
+            raise AmpsureError("Repulsion compares members on common events: set training.shared_batches = true.")
+        return Ensemble(network, beta=p.beta if p.members > 1 else 0.0, prior_width=p.prior_width)
+    if p.name == "variational":
+        options = {"prior_width": p.prior_width, "initial_width": p.initial_width, "samples": p.samples, "seed": seed}
+        return Variational(network, **options)  # type: ignore[arg-type]
+    return Point(network)
+
+
+def _has_sigma(config: Config) -> bool:
+    return config.posterior.systematic in ("global", "global-joint")
+
+
+def _sigma_posterior(config: Config, n_inputs: int, dtype: torch.dtype) -> Point:
+    return Point(_stack(config, n_inputs, 1, dtype, 1, config.training.seed + 1))
+
+
+def _stack(config: Config, n_inputs: int, n_outputs: int, dtype: torch.dtype, members: int, seed: int) -> StackedMLP:
+    network = config.network
+    return StackedMLP(
+        n_inputs,
+        n_outputs,
+        hidden=network.hidden,
+        activation=network.activation,
+        residual=network.residual,
+        members=members,
+        seed=seed,
+        dtype=dtype,
+    )
+
+
+@torch.no_grad()
+def _residuals(surrogate: Surrogate, x: Tensor, y: Tensor) -> Tensor:
+    """y - mean of the members, (N,)."""
+    means = [surrogate._combine(surrogate.network(chunk))[0] for chunk in x.split(8192)]
+    return y - torch.cat(means).to(y.dtype)
+
+
+def _cuts(events: Events) -> Cuts | None:
+    settings = events.provenance.get("settings")
+    return Cuts(**settings["cuts"]) if isinstance(settings, dict) and "cuts" in settings else None

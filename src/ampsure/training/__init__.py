@@ -1,0 +1,6 @@
+"""Finding the weights: engine, optimisers, schedules, checkpoints."""
+
+from .engine import Engine, Progress, TrainingData
+from .soap import SOAP
+
+__all__ = ["SOAP", "Engine", "Progress", "TrainingData"]

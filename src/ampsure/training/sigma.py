@@ -1,0 +1,44 @@
+r"""One network for the systematic uncertainty of an ensemble's mean, eq. (het-RE-loss-new) of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log, pi
+
+import torch
+from torch import Tensor, nn
+
+from ampsure.likelihoods import Likelihood
+from ampsure.networks import StackedMLP
+
+__all__ = ["ResidualVariance", "SigmaCompanion"]
+
+
+class ResidualVariance(Likelihood):
+    """Residuals are Gaussian around zero; the network gives their log variance."""
+
+    name = "residual-variance"
+    n_outputs = 1
+
+    def nll(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 1), (B,) -> (E, B)
+        log_variance = out[..., 0]
+        return 0.5 * (y.square() * torch.exp(-log_variance) + log_variance + log(2 * pi))
+
+    def mean(self, out: Tensor) -> Tensor:
+        return torch.zeros_like(out[..., 0])
+
+    def variance_syst(self, out: Tensor) -> Tensor:
+        return out[..., 0].exp()
+
+
+class SigmaCompanion:
+    """The same, trained jointly with the ensemble: lambda_sigma L_sigma."""
+
+    def __init__(self, network: StackedMLP, weight: float) -> None:
+        self._network, self._weight, self._likelihood = network, weight, ResidualVariance()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        yield from self._network.parameters()
+
+    def loss(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._weight * self._likelihood.nll(self._network(x), residual).mean()

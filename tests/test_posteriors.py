@@ -1,0 +1,95 @@
+"""Repulsion, prior and variational posterior against direct evaluations."""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Normal, kl_divergence
+
+from ampsure.networks import StackedMLP
+from ampsure.posteriors import Ensemble, Point, Variational, repulsion
+
+
+def _direct_repulsion(f: torch.Tensor) -> torch.Tensor:
+    """Eq. (loss_re) by explicit differences."""
+    fixed = f.detach()
+    distance = (fixed[:, None] - fixed[None]).square().sum(-1)
+    n = len(f)
+    bandwidth = distance[np.triu_indices(n, 1)].median() / log(n + 1)
+    moving = (f[:, None] - fixed[None]).square().sum(-1)
+    return torch.exp(-moving / bandwidth).sum(1) / torch.exp(-distance / bandwidth).sum(1)
+
+
+@pytest.mark.parametrize(("dtype", "spread", "tolerance"), [(torch.float64, 1.0, 1e-9), (torch.float32, 3e-5, 1e-3)])
+def test_repulsion_and_its_gradient(dtype, spread, tolerance):
+    """Also where members agree to five digits: the kernel is centred, so float32 does not cancel."""
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal(200) + spread * rng.standard_normal((6, 200))
+    f = torch.tensor(values, dtype=dtype, requires_grad=True)
+    repulsion(f).sum().backward()
+    reference = torch.tensor(f.detach().double().numpy(), requires_grad=True)
+    value = _direct_repulsion(reference)
+    value.sum().backward()
+    np.testing.assert_allclose(repulsion(f).detach(), value.detach(), rtol=1e-4)
+    error = (f.grad.double() - reference.grad).norm() / reference.grad.norm()
+    assert error < tolerance
+
+
+def test_repulsion_pushes_members_apart():
+    f = torch.tensor([[0.0, 0.1], [0.2, -0.1], [1.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    repulsion(f).sum().backward()
+    moved = (f - 0.01 * f.grad).detach()  # a step down the loss
+    assert torch.pdist(moved).sum() > torch.pdist(f.detach()).sum()
+
+
+def test_single_members_and_equal_members_give_finite_terms():
+    assert torch.isfinite(repulsion(torch.randn(1, 5))).all()
+    same = torch.ones(3, 5, requires_grad=True)
+    repulsion(same).sum().backward()
+    assert torch.isfinite(same.grad).all()
+
+
+def test_ensemble_penalty_is_repulsion_and_prior():
+    network = StackedMLP(3, 1, hidden=(4,), members=3, seed=0, dtype=torch.float64)
+    prediction = network(torch.randn(10, 3, dtype=torch.float64))[..., 0]
+    penalty = Ensemble(network, beta=2.0, prior_width=0.5).penalty(prediction, 1000)
+    squares = sum(p.square().flatten(1).sum(1) for p in network.parameters())
+    torch.testing.assert_close(penalty, 2.0 / 1000 * repulsion(prediction) + squares / (2 * 1000 * 0.25))
+    free = Ensemble(network, beta=0.0, prior_width=float("inf")).penalty(prediction, 1000)
+    assert not free.any()
+    assert not Point(network).penalty(prediction, 1000).any()
+
+
+def test_variational_penalty_is_the_divergence_from_the_prior():
+    network = StackedMLP(3, 2, hidden=(4,), seed=0, dtype=torch.float64)
+    posterior = Variational(network, prior_width=0.7, initial_width=0.02)
+    expected = sum(
+        kl_divergence(Normal(mean, log_sigma.exp()), Normal(torch.zeros_like(mean), 0.7)).sum()
+        for mean, log_sigma in zip((*network.weights, *network.biases), posterior.log_sigma, strict=True)
+    )
+    penalty = posterior.penalty(torch.zeros(1, 5, dtype=torch.float64), 50)
+    torch.testing.assert_close(penalty[0], expected / 50)
+
+
+def test_local_reparametrisation_has_the_moments_of_sampled_weights():
+    network = StackedMLP(3, 1, hidden=(), seed=0, dtype=torch.float64)  # one layer: moments are known exactly
+    posterior = Variational(network, initial_width=0.3)
+    posterior.generator = torch.Generator().manual_seed(1)
+    x = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64).expand(200_000, 3)
+    out = posterior(x)[0, :, 0]
+    mean = network(x[:1])[0, 0, 0]
+    sigma = 0.3 * (1 + x[0].square().sum()).sqrt()
+    assert abs(out.mean() - mean) < 5 * sigma / np.sqrt(len(x))
+    assert abs(out.std() / sigma - 1) < 5 / np.sqrt(2 * len(x))
+
+
+def test_posterior_samples_are_reproducible_and_spread():
+    network = StackedMLP(3, 1, hidden=(8,), seed=0)
+    first, again, other = (Variational(network, initial_width=0.1, samples=500, seed=s).members() for s in (1, 1, 2))
+    assert torch.equal(first.weights[0], again.weights[0])
+    assert not torch.equal(first.weights[0], other.weights[0])
+    spread = (first.weights[0] - network.weights[0]).std().item()
+    assert spread == pytest.approx(0.1, rel=0.03)

@@ -1,0 +1,144 @@
+"""Features and targets: precision, statistics, and errors propagated as Monte Carlo says."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampsure import AmpsureError, Process, get_process
+from ampsure.preprocessing import (
+    AsinhTarget,
+    LogTarget,
+    Standardization,
+    get_features,
+    invariants,
+    register_features,
+)
+from tests.test_events import two_to_two
+
+
+def test_invariants_are_the_logarithms_of_products(flat_events):
+    momenta = torch.from_numpy(flat_events.momenta[:200])
+    found = invariants(momenta, flat_events.process)
+    assert found.shape == (200, 10)
+    metric = torch.tensor([1.0, -1, -1, -1], dtype=torch.float64)
+    products = torch.einsum("nia,nja,a->nij", momenta, momenta, metric)
+    i, j = np.triu_indices(5, 1)
+    np.testing.assert_allclose(found, products[:, i, j].log(), rtol=1e-10)
+
+
+def test_invariants_of_massive_legs():
+    momenta = torch.from_numpy(two_to_two(50))
+    process = Process("tt", (21, 21, 6, -6), (0, 0, 173.0, 173.0))
+    found = invariants(momenta, process)
+    s = (2 * momenta[:, 0, 0]) ** 2
+    np.testing.assert_allclose(found[:, 0].exp(), s / 2, rtol=1e-12)
+    np.testing.assert_allclose(found[:, 5].exp(), (s - 2 * 173.0**2) / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("angle", [1e-3, 1e-6, 1e-9])
+def test_invariants_do_not_cancel_for_nearly_collinear_legs(angle):
+    """p.q = E E' (1 - cos), where E E' - p.p' has no correct digit left below an angle of 1e-8."""
+    legs = np.zeros((1, 3, 4))
+    legs[0, 0] = [200, 0, 0, 200]
+    legs[0, 1] = [100, 0, 100 * np.sin(0.3), 100 * np.cos(0.3)]
+    legs[0, 2] = [100, 0, 100 * np.sin(0.3 + angle), 100 * np.cos(0.3 + angle)]
+    process = Process("x", (1, 2, 3), (0, 0, 0), n_incoming=1)
+    with mpmath.workdps(50):
+        p, q = ([mpmath.mpf(float(v)) for v in legs[0, k]] for k in (1, 2))
+        norms = [mpmath.sqrt(sum(v**2 for v in k[1:])) for k in (p, q)]
+        exact = float(mpmath.log(norms[0] * norms[1] - sum(a * b for a, b in zip(p[1:], q[1:], strict=True))))
+    found = float(invariants(torch.from_numpy(legs), process)[0, 2])
+    assert found == pytest.approx(exact, rel=1e-6 if angle < 1e-8 else 1e-9)
+
+
+def test_own_features_are_found_by_name(flat_events):
+    register_features("log_energies", lambda momenta, process: momenta[..., 0].log())
+    momenta = torch.from_numpy(flat_events.momenta[:5])
+    np.testing.assert_allclose(get_features("log_energies")(momenta, flat_events.process), momenta[..., 0].log())
+    with pytest.raises(AmpsureError, match="built in"):
+        register_features("invariants", invariants)
+    with pytest.raises(AmpsureError, match="did you mean 'invariants'"):
+        get_features("invariant")
+
+
+def test_constant_columns_are_left_out(flat_events):
+    raw = get_features("momenta")(torch.from_numpy(flat_events.momenta), flat_events.process)
+    standardization = Standardization.fit(raw)
+    assert not {1, 2, 5, 6} & set(standardization.columns.tolist())  # the beams have no transverse momentum
+    x = standardization(raw)
+    np.testing.assert_allclose(x.mean(0), 0, atol=1e-9)
+    np.testing.assert_allclose(x.std(0, correction=0), 1, rtol=1e-9)
+    assert standardization.inside(x).all()
+    assert not standardization.inside(2 * x).all()
+
+
+def test_senseless_data_are_refused():
+    with pytest.raises(AmpsureError, match="constant"):
+        Standardization.fit(torch.ones(10, 3, dtype=torch.float64))
+    with pytest.raises(AmpsureError, match="not finite"):
+        Standardization.fit(torch.tensor([[1.0, float("inf")], [2.0, 3.0]]))
+    with pytest.raises(AmpsureError, match="asinh"):
+        LogTarget.fit(torch.tensor([1.0, -1.0]))
+    with pytest.raises(AmpsureError, match="equal"):
+        LogTarget.fit(torch.ones(5))
+    with pytest.raises(AmpsureError, match="zero"):
+        AsinhTarget.fit(torch.tensor([0.0, 0.0, 0.0, 1.0]))
+
+
+TARGETS = [LogTarget(mean=-13.5, scale=1.3), AsinhTarget(mean=0.2, scale=1.1, unit=2.5)]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@settings(max_examples=25, deadline=None)
+@given(y=st.floats(-2, 2), syst=st.floats(0.01, 0.3), stat=st.floats(0.01, 0.3), seed=st.integers(0, 1000))
+def test_exact_moments_agree_with_monte_carlo(target, y, syst, stat, seed):
+    """A member's mean is drawn with sigma_stat, an amplitude around it with sigma_syst."""
+    rng = np.random.default_rng(seed)
+    n = 100_000
+    members = y + stat * rng.standard_normal(n)
+    z = target.mean + target.scale * (members + syst * rng.standard_normal(n))
+    sample = np.exp(z) if target.name == "log" else target.unit * np.sinh(z)
+    t = [torch.tensor([v], dtype=torch.float64) for v in (y, syst**2, stat**2)]
+    found = target.moments(*t)
+    spread = sample.std() / np.sqrt(n)
+    assert abs(found.amplitude.item() - sample.mean()) < 5 * spread
+    kurtosis = np.mean((sample - sample.mean()) ** 4) / sample.var() ** 2
+    assert abs(found.sigma_tot.item() ** 2 / sample.var() - 1) < 6 * np.sqrt((kurtosis - 1) / n)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_exact_and_linear_propagation_agree_at_the_papers_precision(target):
+    """Claim A1: at relative variances of 1e-10 the exact formulas change nothing that matters."""
+    y = torch.linspace(-2, 2, 101, dtype=torch.float64)
+    v = torch.full_like(y, 1e-10)
+    exact, linear = target.moments(y, v, v / 2), target.moments(y, v, v / 2, linear=True)
+    for a, b in zip(exact, linear, strict=True):
+        size = b.abs() + target.scale * 1e-3 * b.abs().max()
+        assert ((a - b).abs() / size).max() < 1e-8
+
+
+def test_log_normal_split_has_the_interaction_term():
+    target = TARGETS[0]
+    y, a, b = (torch.tensor([v], dtype=torch.float64) for v in (0.3, 0.04, 0.09))
+    m = target.moments(y, a, b)
+    interaction = m.sigma_syst**2 * m.sigma_stat**2 / m.amplitude**2
+    np.testing.assert_allclose(m.sigma_tot**2, m.sigma_syst**2 + m.sigma_stat**2 + interaction, rtol=1e-12)
+    v = target.scale**2 * (a + b)
+    np.testing.assert_allclose(m.sigma_tot**2, m.amplitude**2 * torch.expm1(v), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [LogTarget, AsinhTarget])
+def test_targets_are_standardised_and_invertible(kind, flat_events):
+    amplitude = torch.from_numpy(flat_events.amplitude)
+    target = kind.fit(amplitude)
+    y = target.transform(amplitude)
+    assert y.mean().item() == pytest.approx(0, abs=1e-9)
+    assert y.std(correction=0).item() == pytest.approx(1, rel=1e-9)
+    zero = torch.zeros_like(y)
+    np.testing.assert_allclose(target.moments(y, zero, zero).amplitude, amplitude, rtol=1e-12)
+    assert get_process("gg_yyg") is flat_events.process

@@ -1,0 +1,244 @@
+"""From events to predictions: every method, calibrated where the noise is known, saved and loaded."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import ampsure
+from ampsure import AmpsureError, Events, InvalidEventsError, fit, load_surrogate, register_features
+from ampsure.config import METHODS, resolve
+from ampsure.evaluation import pull_tot, summarise_pull
+from tests.test_events import two_to_two
+
+SMALL = {"network": {"hidden": (32, 32)}}
+
+
+def _scaled_energy(momenta, process):
+    """One feature in (-1, 1): the energy of the collision."""
+    return (momenta[:, :1, 0] - 350) / 150
+
+
+register_features("energy", _scaled_energy)
+
+
+def toy(n: int, seed: int) -> tuple[Events, np.ndarray]:
+    """log A = sin(3 x) + sigma(x) noise, sigma(x) = 0.05 + 0.1 (1 + x)^2 / 4, x the scaled energy."""
+    momenta = two_to_two(n, (0, 0, 0, 0), seed=seed)
+    x = _scaled_energy(torch.from_numpy(momenta), None)[:, 0].numpy()
+    sigma = 0.05 + 0.1 * (1 + x) ** 2 / 4
+    truth = np.exp(np.sin(3 * x))
+    amplitude = truth * np.exp(sigma * np.random.default_rng(seed).standard_normal(n))
+    return Events(momenta, amplitude, truth=truth), sigma
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_finds_a_known_noise(method):
+    """sigma_syst within 10 % where there is data, coverage within statistics.
+
+    Two methods are not asked for sigma_syst(x): mse has one number for all x, and the regularised evidential loss fixes
+    the sum of the two uncertainties, but not how they share it.
+    """
+    events, _ = toy(6000, seed=1)
+    test, sigma = toy(4000, seed=2)
+    config = {"features": {"inputs": "energy"}, **SMALL}
+    epochs = 400 if method == "natural" else 100  # its parameters grow with the precision: slow to learn
+    surrogate = fit(events, method, config=config, epochs=epochs, batch_size=256, seed=1)
+    p = surrogate.predict(test.momenta)
+    for values in (p.amplitude, p.sigma_syst, p.sigma_tot):
+        assert np.isfinite(values).all()
+        assert (values > 0).all()
+    assert np.isfinite(p.sigma_stat).all()
+    assert (p.sigma_stat >= 0).all()
+    if method not in ("mse", "evidential-regularised"):
+        ratio = p.sigma_syst / p.amplitude / sigma
+        assert np.median(np.abs(ratio - 1)) < 0.1
+    summary = summarise_pull(pull_tot(p.amplitude, p.sigma_tot, test.amplitude))
+    # 4000 test points, and as much again for what 4200 training points can tell about sigma
+    for found, level in ((summary.coverage68, 0.683), (summary.coverage95, 0.954)):
+        assert abs(found - level) < 3 * np.sqrt(2 * level * (1 - level) / len(test))
+
+
+@pytest.fixture(scope="module")
+def trained(events):
+    return fit(events, "repulsive-global", config={**SMALL, "posterior": {"members": 3}}, epochs=3, seed=1)
+
+
+def test_variances_add_up_in_log_space(trained, events):
+    p = trained.predict(events.momenta[:50])
+    v_syst, v_stat, v_tot = (np.log1p((s / p.amplitude) ** 2) for s in (p.sigma_syst, p.sigma_stat, p.sigma_tot))
+    np.testing.assert_allclose(v_tot, v_syst + v_stat, rtol=1e-10)
+    linear = trained.predict(events.momenta[:50], linear=True)
+    np.testing.assert_allclose(linear.sigma_tot**2, linear.sigma_syst**2 + linear.sigma_stat**2, rtol=1e-12)
+
+
+def test_prediction_does_not_depend_on_the_batch(trained, events):
+    whole = trained.predict(events.momenta)
+    parts = [trained.predict(events.momenta[i : i + 333]).amplitude for i in range(0, len(events), 333)]
+    np.testing.assert_allclose(np.concatenate(parts), whole.amplitude, rtol=1e-5)
+    tensor = trained.predict(torch.from_numpy(events.momenta))
+    assert isinstance(tensor.amplitude, torch.Tensor)
+    np.testing.assert_array_equal(tensor.amplitude.numpy(), whole.amplitude)
+    assert whole.amplitude.dtype == np.float64
+    assert len(trained.predict(events.momenta[:0]).amplitude) == 0
+    full = trained.predict(events.momenta[:7], members=True, parameters=True)
+    assert full.members.shape == (3, 7)
+    assert full.parameters.shape == (3, 7, 2)
+
+
+def test_points_outside_the_training_are_flagged(trained, events):
+    assert trained.predict(events.momenta).in_domain.mean() > 0.9
+    assert not trained.predict(3 * events.momenta).in_domain.all()
+    soft = events.momenta[:1].copy() * 0.5  # the photons fall below their cuts
+    assert not trained.predict(soft).in_domain[0]
+
+
+@pytest.mark.parametrize("method", ["mse", "mixture", "evidential", "bayesian", "repulsive-global"])
+def test_saved_surrogates_predict_the_same(method, events, tmp_path):
+    surrogate = fit(events, method, config=SMALL, epochs=1, seed=1)
+    surrogate.save(tmp_path / "run")
+    loaded = load_surrogate(tmp_path / "run")
+    a, b = surrogate.predict(events.momenta[:100]), loaded.predict(events.momenta[:100])
+    for name in ("amplitude", "sigma_syst", "sigma_stat", "sigma_tot", "in_domain"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    assert loaded.config == surrogate.config
+    assert loaded.process == events.process
+    assert sorted(f.name for f in (tmp_path / "run").iterdir()) == ["surrogate.json", "weights.safetensors"]
+
+
+def test_damaged_surrogates_are_refused(trained, tmp_path):
+    folder = tmp_path / "run"
+    trained.save(folder)
+    description = json.loads((folder / "surrogate.json").read_text())
+    for change, words in (
+        ({"schema_version": 99}, "newer ampsure"),
+        ({"format": "other"}, "does not describe"),
+        ({"weights_checksum": "0"}, "do not match"),
+        ({"likelihood": {"name": "gauss", "options": {}}}, "did you mean"),
+        ({"network": {"widths": [1, 2], "members": 3}}, "damaged"),
+    ):
+        (folder / "surrogate.json").write_text(json.dumps({**description, **change}))
+        with pytest.raises(AmpsureError, match=words):
+            load_surrogate(folder)
+    (folder / "surrogate.json").write_text("{")
+    with pytest.raises(AmpsureError, match="damaged"):
+        load_surrogate(folder)
+    with pytest.raises(AmpsureError, match="no surrogate"):
+        load_surrogate(tmp_path)
+
+
+def test_same_seed_same_surrogate(events):
+    a, b = (fit(events, "repulsive", config=SMALL, epochs=1, seed=3).predict(events.momenta[:20]) for _ in range(2))
+    np.testing.assert_array_equal(a.amplitude, b.amplitude)
+
+
+@pytest.mark.parametrize("systematic", ["averaged", "inverse-variance", "global", "global-joint"])
+def test_ways_to_combine_systematics(events, systematic):
+    config = {**SMALL, "posterior": {"members": 2, "systematic": systematic}}
+    p = fit(events, "repulsive", config=config, epochs=2, seed=1).predict(events.momenta[:100])
+    assert (p.sigma_syst > 0).all()
+    assert (p.sigma_stat > 0).all()
+
+
+def test_inverse_variance_follows_its_formula(trained, events):
+    out = trained.network(trained.standardization(
+        ampsure.preprocessing.invariants(torch.from_numpy(events.momenta[:20]), events.process)
+    ).float())  # fmt: skip
+    mean, log_variance = out.double().unbind(-1)
+    surrogate = ampsure.Surrogate(
+        config=resolve("repulsive", "accurate", {"posterior": {"systematic": "inverse-variance"}}),
+        process=trained.process,
+        standardization=trained.standardization,
+        target=trained.target,
+        likelihood=trained.likelihood,
+        network=trained.network,
+    )
+    found = surrogate._combine(out)
+    variance = 1 / torch.exp(-log_variance).sum(0)
+    torch.testing.assert_close(found[1], variance, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found[0], variance * (mean * torch.exp(-log_variance)).sum(0), rtol=1e-6, atol=1e-9)
+
+
+def test_signed_amplitudes_use_asinh(events):
+    signed = Events(events.momenta, events.amplitude - np.median(events.amplitude), events.process)
+    config = {**SMALL, "features": {"target": "asinh"}}
+    p = fit(signed, "heteroscedastic", config=config, epochs=2, seed=1).predict(events.momenta[:50])
+    assert np.isfinite(p.sigma_tot).all()
+    with pytest.raises(AmpsureError, match="asinh"):
+        fit(signed, "heteroscedastic", config=SMALL, epochs=1)
+
+
+def test_bad_requests(events, trained):
+    with pytest.raises(AmpsureError, match="did you mean 'repulsive'"):
+        fit(events, "repulsiv")
+    with pytest.raises(AmpsureError, match="did you mean 'epochs'"):
+        fit(events, epoch=3)
+    with pytest.raises(AmpsureError, match="too few"):
+        fit(events[:5])
+    with pytest.raises(AmpsureError, match="shared_batches"):
+        fit(events, "repulsive", shared_batches=False)
+    with pytest.raises(AmpsureError, match=r"CUDA|device"):
+        fit(events, "mse", device="cuda" if not torch.cuda.is_available() else "nonsense")
+    with pytest.raises(InvalidEventsError, match=r"\(N, 5, 4\)"):
+        trained.predict(np.zeros((3, 4, 4)))
+    with pytest.raises(InvalidEventsError, match="not finite"):
+        trained.predict(np.full((3, 5, 4), np.nan))
+
+
+def test_command_line_from_a_foreign_file_to_predictions(tmp_path, monkeypatch, capsys):
+    """Somebody else's process: an .npz with a massive leg and no description; no code written."""
+    import sys
+
+    from ampsure import cli
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ampsure", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        output = capsys.readouterr()
+        return stop.value.code or 0, output.out, " ".join(output.err.split())
+
+    momenta = two_to_two(3000, (0, 0, 173.0, 80.4))
+    s = 4 * momenta[:, 0, 0] ** 2
+    cos = momenta[:, 2, 3] / np.linalg.norm(momenta[:, 2, 1:], axis=1)
+    amplitude = (1 + cos**2) / s * np.exp(0.05 * np.random.default_rng(1).standard_normal(3000))
+    np.savez(tmp_path / "mine.npz", momenta=momenta, amplitude=amplitude)
+    (tmp_path / "c.toml").write_text('method = "repulsive"\n[network]\nhidden = [32, 32]\n[training]\nseed = 2\n')
+    arguments = (
+        "--data",
+        "mine.npz",
+        "--set",
+        "training.epochs=100",
+        "--set",
+        "training.batch_size=256",
+        "-o",
+        "runs/a",
+    )
+    code, _, err = run("train", "c.toml", *arguments)
+    assert (code, err) == (0, "")
+    code, out, _ = run("evaluate", "runs/a")
+    assert code == 0
+    assert "600 test events" in out
+    surrogate = load_surrogate("runs/a")
+    np.testing.assert_allclose(surrogate.process.masses, (0, 0, 173.0, 80.4), rtol=1e-6)
+    test = ampsure.load("mine.npz").split(2)[2]
+    p = surrogate.predict(test.momenta)
+    summary = summarise_pull(pull_tot(p.amplitude, p.sigma_tot, test.amplitude))
+    assert abs(summary.width - 1) < 3 * np.sqrt(2 / (2 * len(test)))
+    np.save(tmp_path / "momenta.npy", test.momenta)
+    assert run("predict", "runs/a", "momenta.npy", "-o", "out.npz")[0] == 0
+    with np.load("out.npz") as written:
+        np.testing.assert_array_equal(written["amplitude"], p.amplitude)
+        np.testing.assert_array_equal(written["sigma_tot"], p.sigma_tot)
+    assert run("train", "--data", "mine.npz", "-o", "runs/a")[0] == 2
+    code, out, _ = run("config", "show", "runs/a/config.toml")
+    assert code == 0
+    assert "epochs = 100" in out
+    assert run("train", "--data", "mine.npz", "--set", "training.epoch=3", "-o", "runs/b")[0] == 2
+    assert run("predict", "runs/a", "c.toml", "-o", "out.npz")[0] == 2
+    assert not (tmp_path / "runs/b").exists()
