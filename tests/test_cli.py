@@ -69,7 +69,7 @@ def test_settings_are_overridden(run, tmp_path):
         (("generate", "gg_yyg", "-o", "x.root"), "unknown suffix"),
         (("generate", "gg_yyg", "-o", "missing/x.h5"), "no folder"),
         (("generate", "gg_yyg", "-n", "0", "-o", "x.h5"), "must be positive"),
-        (("generate", "gg_yyg", "--set", "cuts.pt_jets=3", "-o", "x.h5"), "did you mean 'pt_jet'"),
+        (("generate", "gg_yyg", "--set", "cuts.pt_jets=3", "-o", "x.h5"), "did you mean 'cuts.pt_jet'"),
         (("generate", "gg_yyg", "--set", "energy", "-o", "x.h5"), "NAME=VALUE"),
         (("generate", "gg_yyg", "--set", "cuts=3", "--set", "cuts.pt_jet=3", "-o", "x.h5"), "twice"),
         (("generate", "gg_yyg", "--set", "preset=lhc", "-o", "x.h5"), "Unknown setting 'preset'"),
@@ -80,7 +80,7 @@ def test_settings_are_overridden(run, tmp_path):
         (("inspect", "nothing.h5"), "no file nothing.h5"),
         (("convert", "nothing.h5", "x.npz"), "no file nothing.h5"),
         (("disturb", "events.h5", "x.h5"), "at least one of"),
-        (("disturb", "events.h5", "x.h5", "--uniform", "-1"), "must be positive"),
+        (("disturb", "events.h5", "x.h5", "--uniform", "-1"), "must be a positive number"),
         (("inspect", "events.h5", "-o", "x.docx"), ".png, .pdf or .svg"),
     ],
 )
@@ -190,13 +190,18 @@ def test_interrupt_leaves_nothing_behind(tmp_path):
         "-o",
         str(tmp_path / "big.h5"),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def listen() -> None:  # tests may run in the background, where Ctrl-C is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, preexec_fn=listen, **pipes)
     assert process.stdout is not None
     assert "adapting" in process.stdout.readline()
     time.sleep(1)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
     assert "nothing was written" in err
+    assert process.returncode in (130, -signal.SIGINT)  # the same to a shell; which one is up to the interpreter
     assert "Traceback" not in err
     assert os.listdir(tmp_path) == []

@@ -676,7 +676,7 @@ def test_replacing_writes_through_a_link(tmp_path: Path) -> None:
 def test_lhe_states_the_cross_section_and_beams_of_generated_events(events, tmp_path):
     pylhe = pytest.importorskip("pylhe")
     save(events, tmp_path / "e.lhe")
-    init = pylhe.LHEFile.fromfile(tmp_path / "e.lhe").init
+    init = pylhe.LHEFile.fromfile(tmp_path / "e.lhe", generator=False).init
     found = events.provenance["generation"]
     assert init.procInfo[0].xSection == found["cross_section"]
     assert init.procInfo[0].error == found["cross_section_error"]

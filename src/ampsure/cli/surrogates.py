@@ -25,7 +25,7 @@ from ampsure.evaluation import accuracy, pull_stat, pull_syst, pull_tot, summari
 from ampsure.events import Events
 from ampsure.io import checksum, replacing
 from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
-from ampsure.training import Progress
+from ampsure.training import Progress, TrainingInterrupted
 
 from .common import app, console, parse_settings
 
@@ -64,8 +64,12 @@ def train(
     events = ampsure.load(d.path or "", process=d.process, invalid=d.invalid, signed=d.signed)
     checkpoint = output / "checkpoint"
     started = time.monotonic()
-    with _training_progress() as report:
-        surrogate = fit(events, config=config, checkpoint=checkpoint, report=report)
+    try:
+        with _training_progress() as report:
+            surrogate = fit(events, config=config, checkpoint=checkpoint, report=report)
+    except TrainingInterrupted as stopped:
+        console.print(escape(str(stopped)))
+        raise typer.Exit(130) from None
     surrogate.save(output)
     (output / "config.toml").write_text(to_toml(config))
     shutil.rmtree(checkpoint, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Finding the weights: engine, optimisers, schedules, checkpoints."""
 
-from .engine import Engine, Progress, TrainingData
+from .engine import Engine, Progress, TrainingData, TrainingInterrupted
 from .soap import SOAP
 
-__all__ = ["SOAP", "Engine", "Progress", "TrainingData"]
+__all__ = ["SOAP", "Engine", "Progress", "TrainingData", "TrainingInterrupted"]
