@@ -43,13 +43,15 @@ format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-validate: $(READY) ## Compare amplitude and cross sections with other programs and references
+validate: $(READY) ## Compare amplitude, cross sections and pulls with what they should be
 	$(BIN)/python -m validation.amplitude
 	$(BIN)/python -m validation.cross_section
+	$(BIN)/python -m validation.calibration
 
 benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.amplitude
 	$(BIN)/python -m benchmarks.generation
+	$(BIN)/python -m benchmarks.stacking
 
 soak: $(READY) ## The long campaigns: 1.1 million events, timed and checked (about ten minutes)
 	$(BIN)/python -m benchmarks.generation --full

@@ -242,3 +242,33 @@ def test_command_line_from_a_foreign_file_to_predictions(tmp_path, monkeypatch, 
     assert run("train", "--data", "mine.npz", "--set", "training.epoch=3", "-o", "runs/b")[0] == 2
     assert run("predict", "runs/a", "c.toml", "-o", "out.npz")[0] == 2
     assert not (tmp_path / "runs/b").exists()
+
+
+def test_validation_events_have_to_be_finite_too(events):
+    """Statistics come from the training events, but no part may hide what cannot be learned from."""
+    spoiled = events[:200]
+    spoiled.amplitude = spoiled.amplitude.copy()
+    order = np.random.default_rng(0).permutation(200)
+    spoiled.amplitude[order[145]] = -1.0  # among the validation events of seed 0
+    with pytest.raises(AmpsureError, match="validation"):
+        fit(spoiled, "mse", config=SMALL, epochs=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"network": {"hidden": (0,)}}, "hidden"),
+        ({"posterior": {"members": 8}}, "members"),
+        ({"posterior": {"systematic": "inverse-variance"}}, "ensemble"),
+        ({"likelihood": {"name": "gaussian", "faithful": "False"}}, "faithful"),
+        ({"likelihood": {"name": "gaussian", "foo": 1}}, "foo"),
+        ({"features": {"inputs": "xx"}}, "Unknown features"),
+        ({"network": {"activation": "zz"}}, "Unknown activation"),
+        ({"training": {"schedule": "qq"}}, "Unknown schedule"),
+        ({"training": {"learning_rate": float("nan")}}, "learning_rate"),
+        ({"data": {"fractions": (1, 1, 1)}}, "fractions"),
+    ],
+)
+def test_configurations_are_checked_as_a_whole(config, words):
+    with pytest.raises(AmpsureError, match=words):
+        resolve("heteroscedastic", "accurate", config)

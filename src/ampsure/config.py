@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ampsure.errors import AmpsureError
+from ampsure.likelihoods import get_likelihood
+from ampsure.networks import ACTIVATIONS
+from ampsure.preprocessing import get_features
 
 __all__ = ["METHODS", "RECIPES", "Config", "resolve"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DataConfig(_Section):
@@ -45,7 +48,7 @@ class FeaturesConfig(_Section):
 class NetworkConfig(_Section):
     """Shape and precision of every member."""
 
-    hidden: tuple[int, ...] = Field((128,) * 6, min_length=1)
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field((128,) * 6, min_length=1)
     activation: str = "gelu"
     residual: bool = False
     precision: Literal["float32", "float64"] = "float32"
@@ -80,7 +83,7 @@ class PosteriorConfig(_Section):
     name: Literal["point", "ensemble", "variational"] = "point"
     members: int = Field(1, ge=1)
     beta: float = Field(1.0, ge=0)
-    prior_width: float = Field(1.0, gt=0)
+    prior_width: float = Field(1.0, gt=0, allow_inf_nan=True)
     systematic: Literal["averaged", "inverse-variance", "global", "global-joint"] = "averaged"
     lambda_sigma: float | None = Field(None, gt=0)
     initial_width: float = Field(1e-3, gt=0)
@@ -124,7 +127,10 @@ class Config(_Section):
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "mse": {"likelihood": {"name": "mse"}},
     "heteroscedastic": {"likelihood": {"name": "gaussian"}},
-    "natural": {"likelihood": {"name": "natural"}},
+    "natural": {
+        "likelihood": {"name": "natural"},
+        "training": {"learning_rate": 1e-2},
+    },  # slow: it grows with 1/sigma^2
     "mixture": {"likelihood": {"name": "mixture"}, "posterior": {"name": "ensemble", "members": 4}},
     "repulsive": {"likelihood": {"name": "gaussian"}, "posterior": {"name": "ensemble", "members": 4}},
     "repulsive-global": {
@@ -172,16 +178,42 @@ def resolve(
         for section, values in layer.items():
             if not isinstance(values, Mapping):
                 raise AmpsureError(f"The configuration has no setting {section!r} outside a section.")
-            if values.get("name") is not None:
+            if values.get("name") not in (None, merged.get(section, {}).get("name")):
                 merged.pop(section, None)  # options of another likelihood or posterior do not carry over
             merged.setdefault(section, {}).update(values)
     try:
-        return Config(**merged)
+        config = Config(**merged)
     except ValidationError as error:
         raise AmpsureError(_explain(error)) from error
+    _check(config)
+    return config
+
+
+def _check(config: Config) -> None:
+    """What no single setting can tell."""
+    from ampsure.training.schedules import get_schedule  # the engine imports this module
+
+    get_likelihood(config.likelihood.name, **config.likelihood.options)
+    get_features(config.features.inputs)
+    get_schedule(config.training.schedule)
+    if config.network.activation not in ACTIVATIONS:
+        raise AmpsureError(f"Unknown activation {config.network.activation!r}; known are {', '.join(ACTIVATIONS)}.")
+    p, fractions = config.posterior, config.data.fractions
+    if p.name != "ensemble" and (p.members > 1 or p.systematic != "averaged"):
+        raise AmpsureError("posterior.members and posterior.systematic are for posterior.name = 'ensemble' only.")
+    if p.name == "variational" and p.prior_width == float("inf"):
+        raise AmpsureError("A variational posterior needs a finite posterior.prior_width.")
+    if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:
+        raise AmpsureError(f"data.fractions must be positive and add up to one, not {fractions}.")
+    if not config.training.shared_batches and ((p.beta and p.members > 1) or p.systematic == "global-joint"):
+        raise AmpsureError(
+            "Repulsion and a joint sigma compare members on common events: keep training.shared_batches."
+        )
 
 
 def _by_name(table: Mapping[str, Any], name: str, kind: str) -> Any:
+    if not isinstance(name, str):
+        raise AmpsureError(f"A {kind} is given by its name, not {name!r}.")
     if name not in table:
         close = get_close_matches(name, table, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

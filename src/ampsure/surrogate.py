@@ -12,6 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -107,24 +108,31 @@ class Surrogate:
             members: return the members' predictions too.
             parameters: return the outputs of all members too.
         """
-        given = torch.as_tensor(momenta)
+        try:
+            given = momenta if isinstance(momenta, Tensor) else torch.from_numpy(np.array(momenta, dtype=np.float64))
+        except (TypeError, ValueError) as error:
+            raise InvalidEventsError("The momenta must be an array of real numbers (N, n, 4).") from error
         if given.ndim != 3 or given.shape[1:] != (self.process.n_legs, 4):
             n = self.process.n_legs
             raise InvalidEventsError(f"The momenta must have shape (N, {n}, 4), not {tuple(given.shape)}.")
         if not torch.isfinite(given).all():
             raise InvalidEventsError("Some momenta are not finite: remove these events before predicting.")
-        parts = [self._predict(chunk.to(self.device, torch.float64), linear) for chunk in given.split(_CHUNK)]
-        if not parts:
-            parts = [self._predict(given.to(self.device, torch.float64), linear)]
-        moments = [torch.cat([part[0][k] for part in parts]) for k in range(4)]
-        domain = torch.cat([part[1] for part in parts])
-        out = torch.cat([part[2] for part in parts], dim=1)
-        arrays: list[Tensor | None] = [*moments, domain]
-        arrays.append(self.likelihood.prediction(out).double() if members else None)
-        arrays.append(out.double() if parameters else None)
+        chunks = given.split(_CHUNK) if len(given) else (given,)
+        parts: list[list[Tensor]] = []
+        for chunk in chunks:
+            moments, inside, out = self._predict(chunk.to(self.device, torch.float64), linear)
+            kept = [*moments, inside]
+            if members:
+                kept.append(self.likelihood.prediction(out).double().T)
+            if parameters:
+                kept.append(out.double().transpose(0, 1))
+            parts.append([tensor.to(given.device) for tensor in kept])
+        joined = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+        extra = [tensor.transpose(0, 1) for tensor in joined[5:]]  # members first
+        arrays = [*joined[:5], extra.pop(0) if members else None, extra.pop(0) if parameters else None]
         if isinstance(momenta, Tensor):
-            return Prediction(*(None if a is None else a.to(momenta.device) for a in arrays))
-        return Prediction(*(None if a is None else a.cpu().numpy() for a in arrays))
+            return Prediction(*arrays)
+        return Prediction(*(None if a is None else a.numpy() for a in arrays))
 
     def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor]:
         x = self.standardization(get_features(self.config.features.inputs)(momenta, self.process))
@@ -160,7 +168,7 @@ class Surrogate:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a folder: `surrogate.json` (all but the weights) and `weights.safetensors`; whole or not at all."""
-        folder = Path(path)
+        folder = Path(os.path.realpath(path))
         tensors = {f"standardization.{k}": v for k, v in self.standardization.tensors().items()}
         tensors |= {f"network.{k}": v for k, v in self.network.state_dict().items()}
         if self.sigma_network is not None:
@@ -190,8 +198,8 @@ class Surrogate:
                     os.replace(file, folder / file.name)
             else:
                 os.replace(temporary, folder)
-        except OSError as error:
-            raise AmpsureError(f"The surrogate cannot be written to {folder}: {error.strerror or error}.") from error
+        except (OSError, SafetensorError, TypeError) as error:
+            raise AmpsureError(f"The surrogate cannot be written to {folder}: {error}.") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -231,7 +239,7 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise AmpsureError(f"The surrogate in {folder} is damaged: copy the folder again ({error}).") from error
-    return surrogate.to(device)
+    return surrogate.to(_device(device))
 
 
 def _shape(network: StackedMLP) -> dict[str, Any]:
@@ -276,14 +284,16 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise AmpsureError(f"Unknown device {name!r}; use 'cpu', 'cuda' or 'auto'.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise AmpsureError("There is no CUDA device here: use training.device = 'cpu'.")
+    if device.type not in ("cpu", "cuda"):
+        raise AmpsureError(f"Unknown device {name!r}; use 'cpu', 'cuda' or 'auto'.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise AmpsureError(f"There is no CUDA device {name!r} here: use 'cpu'.")
     return device
 
 
 def fit(
     events: Events,
-    method: str | None = "repulsive",
+    method: str | None = None,
     *,
     config: Config | Mapping[str, Any] | None = None,
     recipe: str = "accurate",
@@ -294,7 +304,7 @@ def fit(
     """Train a surrogate on events.
 
     Args:
-        method: one of `ampsure.config.METHODS`.
+        method: one of `ampsure.config.METHODS`; by default "repulsive".
         config: a full `Config`, or sections to change, e.g. `{"posterior": {"members": 8}}`.
         recipe: "accurate" or "paper".
         checkpoint: folder for the state of the training; the same call resumes from it.
@@ -302,7 +312,9 @@ def fit(
         training: single settings of the training, e.g. `epochs=50, seed=1`.
     """
     if not isinstance(config, Config):
-        config = resolve(method, recipe, config, **training)
+        config = resolve(method or "repulsive", recipe, config, **training)
+    elif method is not None or training:
+        raise AmpsureError("A full Config decides everything: give no method and no single settings besides it.")
     if len(events) < 20:
         raise AmpsureError(f"{len(events)} events are too few to learn from: give at least 20.")
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -326,6 +338,10 @@ def fit(
             for tensor in (standardization(values), target.transform(torch.from_numpy(part.amplitude)))
         )
     )
+    if not (torch.isfinite(data.x_validation).all() and torch.isfinite(data.y_validation).all()):
+        raise AmpsureError(
+            "Some validation events have no finite features or target: check them as the training events."
+        )
     likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
     posterior = _posterior(config, len(standardization.columns), likelihood, dtype).to(device)
     fingerprint = sha256((checksum(events) + config.model_dump_json()).encode()).hexdigest()
@@ -342,7 +358,10 @@ def fit(
         history[name] = engine.history
 
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AmpsureError(f"The folder {folder} cannot be made: choose another one.") from error
     joint = config.posterior.systematic == "global-joint"
     sigma = _sigma_posterior(config, len(standardization.columns), dtype).to(device) if _has_sigma(config) else None
     companion = None
@@ -395,8 +414,6 @@ def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: tor
     with torch.no_grad():
         network.biases[-1] += torch.tensor(likelihood.initial_bias(), dtype=dtype)
     if p.name == "ensemble":
-        if p.beta and p.members > 1 and not config.training.shared_batches:
-            raise AmpsureError("Repulsion compares members on common events: set training.shared_batches = true.")
         return Ensemble(network, beta=p.beta if p.members > 1 else 0.0, prior_width=p.prior_width)
     if p.name == "variational":
         options = {"prior_width": p.prior_width, "initial_width": p.initial_width, "samples": p.samples, "seed": seed}
@@ -435,4 +452,7 @@ def _residuals(surrogate: Surrogate, x: Tensor, y: Tensor) -> Tensor:
 
 def _cuts(events: Events) -> Cuts | None:
     settings = events.provenance.get("settings")
-    return Cuts(**settings["cuts"]) if isinstance(settings, dict) and "cuts" in settings else None
+    try:
+        return Cuts(**settings["cuts"]) if isinstance(settings, dict) else None
+    except (KeyError, TypeError, ValueError):  # provenance is free in form
+        return None

@@ -65,7 +65,7 @@ def train(
     checkpoint = output / "checkpoint"
     started = time.monotonic()
     try:
-        with _training_progress() as report:
+        with _training_progress() as shown, _tensorboard(output / "tensorboard", shown) as report:
             surrogate = fit(events, config=config, checkpoint=checkpoint, report=report)
     except TrainingInterrupted as stopped:
         console.print(escape(str(stopped)))
@@ -126,7 +126,7 @@ def show(
 
     Example: `ampsure config show --method repulsive --set training.epochs=50`
     """
-    console.print(to_toml(_config(file, method, recipe, settings, None)), markup=False, highlight=False, end="")
+    print(to_toml(_config(file, method, recipe, settings, None)), end="")
 
 
 def _config(
@@ -141,10 +141,16 @@ def _config(
             raise AmpsureError(f"{file} cannot be read: check its name.") from error
         except tomllib.TOMLDecodeError as error:
             raise AmpsureError(f"{file} is not valid TOML: {error}.") from error
-    method = method or written.pop("method", None) or (None if "likelihood" in written else "repulsive")
-    written.pop("method", None)
-    recipe = recipe or written.pop("recipe", None) or "accurate"
-    written.pop("recipe", None)
+    if method is not None and ("likelihood" in written or "posterior" in written):
+        raise AmpsureError(
+            f"{file} decides likelihood and posterior: leave out --method, or take them out of the file."
+        )
+    if recipe is not None and {"features", "network", "training"} & set(written):
+        raise AmpsureError(f"{file} decides features, network or training: leave out --recipe.")
+    named = written.pop("method", None)
+    method = method or named or (None if "likelihood" in written else "repulsive")
+    named = written.pop("recipe", None)
+    recipe = recipe or named or "accurate"
     given = {"data": {"path": str(data)}} if data is not None else {}
     return resolve(method, recipe, written, parse_settings(settings or []), given)
 
@@ -164,7 +170,7 @@ def _toml(value: Any) -> str:
         return "inf"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
-    return json.dumps(value)  # strings, numbers, booleans and lists are alike in both
+    return json.dumps(value, ensure_ascii=False)  # strings, numbers, booleans and lists are alike in both
 
 
 def _test_events(surrogate: Surrogate, data: Path | None) -> Events:
@@ -178,6 +184,8 @@ def _test_events(surrogate: Surrogate, data: Path | None) -> Events:
         )
     if checksum(events) == surrogate.provenance["data"]["checksum"]:  # never test on what was learned
         events = events.split(surrogate.config.training.seed, d.fractions)[2]
+    if not len(events):
+        raise AmpsureError(f"{path} has no test events: give --data FILE.")
     return events
 
 
@@ -227,7 +235,7 @@ def _training_progress() -> Iterator[Report]:
             nonlocal shown
             if p.epoch in (1, p.epochs) or time.monotonic() - shown > 5:
                 shown = time.monotonic()
-                console.print(f"{stage}: epoch {p.epoch}/{p.epochs}, {_losses(p)}", highlight=False)
+                console.print(f"{stage}: epoch {p.epoch}/{p.epochs}, {_losses(p)}", highlight=False, soft_wrap=True)
 
         yield log
         return
@@ -247,6 +255,27 @@ def _training_progress() -> Iterator[Report]:
             bars.update(tasks[stage], completed=p.epoch, losses=_losses(p))
 
         yield show_bar
+
+
+@contextmanager
+def _tensorboard(folder: Path, report: Report) -> Iterator[Report]:
+    """The same report, also written for TensorBoard where that is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        yield report
+        return
+    writer = SummaryWriter(folder)
+
+    def log(stage: str, p: Progress) -> None:
+        report(stage, p)
+        for name in ("training_loss", "validation_loss", "learning_rate", "events_per_second"):
+            writer.add_scalar(f"{stage}/{name}", getattr(p, name), p.epoch)
+
+    try:
+        yield log
+    finally:
+        writer.close()
 
 
 def _losses(p: Progress) -> str:

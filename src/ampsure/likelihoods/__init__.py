@@ -43,10 +43,18 @@ def get_likelihood(name: str, **options: Any) -> Likelihood:
     """
     if name not in LIKELIHOODS:
         raise AmpsureError(f"Unknown likelihood {name!r}; {_nearest(name, list(LIKELIHOODS))}")
-    known = list(LIKELIHOODS[name]().options())
+    defaults = LIKELIHOODS[name]().options()
+    known = list(defaults)
     for option in options:
         if option not in known:
             raise AmpsureError(f"The likelihood {name!r} has no option {option!r}; {_nearest(option, known)}")
+        default, value = defaults[option], options[option]
+        numeric = isinstance(default, float) and isinstance(value, int | float) and not isinstance(value, bool)
+        if type(value) is not type(default) and not numeric:
+            kind = type(default).__name__
+            raise AmpsureError(
+                f"The option {option!r} of the likelihood {name!r} must be of type {kind}, not {value!r}."
+            )
     try:
         return LIKELIHOODS[name](**options)
     except TypeError as error:

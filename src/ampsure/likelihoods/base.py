@@ -34,6 +34,10 @@ class Likelihood:
         """What training minimises."""
         return self.nll(out, y)
 
+    def validation_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """What ranks epochs."""
+        return self.loss(out, y)
+
     def mean(self, out: Tensor) -> Tensor:
         """Mean of the density."""
         raise NotImplementedError

@@ -58,6 +58,9 @@ class Gaussian(Likelihood):
             return 0.5 * residual.square() + gaussian_nll(residual.detach(), bounded(out[..., 1]))
         return self.variance_syst(out).detach() ** self.beta * self.nll(out, y)
 
+    def validation_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        return self.nll(out, y) if self.beta else self.loss(out, y)  # weights of beta-NLL differ from epoch to epoch
+
     def mean(self, out: Tensor) -> Tensor:
         return out[..., 0]
 

@@ -128,12 +128,14 @@ class Engine:
                 order = self._order(epoch)
                 for k in range(start, self._per_epoch):
                     self._train_step(order[..., k * self._batch : (k + 1) * self._batch])
-                    if interrupted.is_set() and self.step < self._total:
+                    if interrupted.is_set() and k + 1 < self._per_epoch:
                         self._stop()
                 seconds = max(time.monotonic() - clock, 1e-9)
                 self._end_epoch(epoch, (self._per_epoch - start) * self._batch / seconds)
                 if self._patience_is_over(epoch):
                     break
+                if interrupted.is_set() and self.step < self._total:
+                    self._stop()
                 if self._checkpoint is not None and time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS:
                     self._save()
         copy_into(self.posterior, self._best)
@@ -154,14 +156,15 @@ class Engine:
             group["lr"] = rate
         out = self.posterior(x, self.likelihood.detached)
         loss = self.likelihood.loss(out, y).mean(1)  # (E,)
-        mean = self.likelihood.mean(out)
-        total = (loss + self.posterior.penalty(mean, self._n)).sum()
+        total = (loss + self.posterior.penalty(self.likelihood.mean(out), self._n)).sum()
         if self._companion is not None:
-            total = total + self._companion.loss(x, y - mean.detach().mean(0))
+            total = total + self._companion.loss(x, y - self.likelihood.prediction(out.detach()).mean(0))
         self._optimizer.zero_grad(set_to_none=True)
         total.backward()
         if self.config.gradient_clip is not None:
             _clip_members(self._parameters, self.config.gradient_clip)
+            if self._companion is not None:
+                _clip_members(list(self._companion.parameters()), self.config.gradient_clip)
         self._optimizer.step()
         self._sum += loss.detach()
         bad = ~torch.isfinite(total.detach())  # looked at once an epoch: asking now would wait for the device
@@ -175,7 +178,7 @@ class Engine:
         total = torch.zeros_like(self._sum)
         for start in range(0, len(data.y_validation), size):
             out = self.posterior.network(data.x_validation[start : start + size])
-            total += self.likelihood.loss(out, data.y_validation[start : start + size]).double().sum(1)
+            total += self.likelihood.validation_loss(out, data.y_validation[start : start + size]).double().sum(1)
         return total / max(len(data.y_validation), 1)
 
     def _end_epoch(self, epoch: int, rate: float) -> None:
@@ -183,6 +186,8 @@ class Engine:
             self._diverged(int(self._first_bad))
         training, validation = self._sum / self._per_epoch, self._validation_loss()
         self._sum = torch.zeros_like(self._sum)
+        if not bool(torch.isfinite(validation).all()):
+            self._diverged(self.step - 1)
         better = validation < self._best_loss
         for name, parameter in self.posterior.named_parameters():
             chosen = better.view(-1, *([1] * (parameter.ndim - 1)))
@@ -219,6 +224,8 @@ class Engine:
         )
 
     def _stop(self) -> None:
+        if int(self._first_bad) < self._total:
+            self._diverged(int(self._first_bad))
         if self._checkpoint is None:
             raise TrainingInterrupted(f"Interrupted at step {self.step} of {self._total}; nothing was saved.")
         self._save()

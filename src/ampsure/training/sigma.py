@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ampsure.likelihoods import Likelihood
+from ampsure.likelihoods.base import bounded
 from ampsure.networks import StackedMLP
 
 __all__ = ["ResidualVariance", "SigmaCompanion"]
@@ -21,14 +22,14 @@ class ResidualVariance(Likelihood):
     n_outputs = 1
 
     def nll(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 1), (B,) -> (E, B)
-        log_variance = out[..., 0]
+        log_variance = bounded(out[..., 0])
         return 0.5 * (y.square() * torch.exp(-log_variance) + log_variance + log(2 * pi))
 
     def mean(self, out: Tensor) -> Tensor:
         return torch.zeros_like(out[..., 0])
 
     def variance_syst(self, out: Tensor) -> Tensor:
-        return out[..., 0].exp()
+        return bounded(out[..., 0]).exp()
 
 
 class SigmaCompanion:

@@ -24,7 +24,7 @@ __all__ = ["ALPHA", "ALPHA_S", "HELICITIES", "PROCESS", "amplitude", "helicity_s
 
 ALPHA_S = 0.118
 ALPHA = 1 / 137.035999084
-_CHUNK = {"cpu": 1024, "cuda": 16384}  # the cache on a CPU, less than a gigabyte on a GPU
+_CHUNK = {"cpu": 1024, "cuda": 8192}  # the cache on a CPU, less than a gigabyte on a GPU
 _MAX_THREADS = 8  # more only wait for the interpreter
 
 
