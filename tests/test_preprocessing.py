@@ -73,8 +73,11 @@ def test_constant_columns_are_left_out(flat_events):
     x = standardization(raw)
     np.testing.assert_allclose(x.mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(x.std(0, correction=0), 1, rtol=1e-9)
-    assert standardization.inside(x).all()
-    assert not standardization.inside(2 * x).all()
+    assert standardization.inside(raw).all()
+    assert not standardization.inside(2 * raw).all()
+    moved = raw.clone()
+    moved[:, 1] += 1.0  # a column that was constant in training
+    assert not standardization.inside(moved).any()
 
 
 def test_senseless_data_are_refused():

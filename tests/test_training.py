@@ -121,6 +121,19 @@ def test_interrupted_training_ends_with_the_same_bits(kind, optimizer, tmp_path)
         other.run()
 
 
+def test_a_finished_stage_is_not_repeated(tmp_path):
+    path = tmp_path / "state.safetensors"
+    runs = []
+    for _ in range(2):
+        posterior = _posterior("point")
+        engine = Engine(posterior, get_likelihood("gaussian"), _data(), _config(), checkpoint=path, fingerprint="a")
+        steps = engine.step
+        engine.run()
+        runs.append((engine.step - steps, [p.detach().clone() for p in posterior.parameters()], len(engine.history)))
+    assert runs[0][2] == runs[1][2] == 4
+    assert all(torch.equal(a, b) for a, b in zip(runs[0][1], runs[1][1], strict=True))
+
+
 def test_every_member_keeps_its_own_best_weights():
     posterior = _posterior("ensemble")
     engine = Engine(posterior, get_likelihood("gaussian"), _data(), _config(epochs=6, learning_rate=0.03))

@@ -77,7 +77,7 @@ class PosteriorConfig(_Section):
             the summed precisions, or one network for all, trained on the residuals of the mean afterwards or jointly.
         lambda_sigma: weight of the joint loss of that network; by default the number of members.
         initial_width: of the weights of a variational posterior.
-        samples: networks drawn from a variational posterior for a prediction.
+        samples, sample_seed: networks drawn from a variational posterior for predictions, and their seed.
     """
 
     name: Literal["point", "ensemble", "variational"] = "point"
@@ -88,6 +88,7 @@ class PosteriorConfig(_Section):
     lambda_sigma: float | None = Field(None, gt=0)
     initial_width: float = Field(1e-3, gt=0)
     samples: int = Field(32, ge=1)
+    sample_seed: int = Field(0, ge=0)
 
 
 class TrainingConfig(_Section):

@@ -100,7 +100,7 @@ class Standardization:
     Args:
         columns: (F,) indices of the columns kept.
         mean, scale: (F,) float64.
-        low, high: (F,) range seen in training, in units of the standardised columns.
+        low, high: (F_raw,) range of all columns seen in training, the constant ones included.
     """
 
     columns: Tensor
@@ -118,16 +118,16 @@ class Standardization:
         columns = (scale > 1e-9 * raw.abs().amax(0)).nonzero().squeeze(1)
         if len(columns) == 0:
             raise AmpsureError("All features of the training events are constant: there is nothing to learn from.")
-        raw, mean, scale = raw[:, columns], mean[columns], scale[columns]
-        return Standardization(columns, mean, scale, (raw.amin(0) - mean) / scale, (raw.amax(0) - mean) / scale)
+        return Standardization(columns, mean[columns], scale[columns], raw.amin(0), raw.amax(0))
 
     def __call__(self, raw: Tensor) -> Tensor:
         """(N, F_raw) -> (N, F)."""
         return (raw[:, self.columns] - self.mean) / self.scale
 
-    def inside(self, standardised: Tensor, margin: float = 0.0) -> Tensor:
-        """Where all features lie in the range seen in training, widened by a margin in standard deviations: (N,)."""
-        return ((standardised >= self.low - margin) & (standardised <= self.high + margin)).all(1)
+    def inside(self, raw: Tensor) -> Tensor:
+        """Where all features lie in the range seen in training, but for rounding: (N, F_raw) -> (N,)."""
+        rounding = 1e-9 * torch.maximum(self.low.abs(), self.high.abs())
+        return ((raw >= self.low - rounding) & (raw <= self.high + rounding)).all(1)
 
     def to(self, device: torch.device) -> Standardization:
         return Standardization(*(t.to(device) for t in self.tensors().values()))

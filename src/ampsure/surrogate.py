@@ -135,8 +135,8 @@ class Surrogate:
         return Prediction(*(None if a is None else a.numpy() for a in arrays))
 
     def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor]:
-        x = self.standardization(get_features(self.config.features.inputs)(momenta, self.process))
-        inside = self.standardization.inside(x)
+        raw = get_features(self.config.features.inputs)(momenta, self.process)
+        x, inside = self.standardization(raw), self.standardization.inside(raw)
         if self.cuts is not None and len(momenta):
             inside &= torch.from_numpy(self.cuts.passed(momenta.cpu().numpy(), self.process)).to(inside.device)
         x = x.to(self.network.weights[0].dtype)
@@ -416,8 +416,8 @@ def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: tor
     if p.name == "ensemble":
         return Ensemble(network, beta=p.beta if p.members > 1 else 0.0, prior_width=p.prior_width)
     if p.name == "variational":
-        options = {"prior_width": p.prior_width, "initial_width": p.initial_width, "samples": p.samples, "seed": seed}
-        return Variational(network, **options)  # type: ignore[arg-type]
+        options = {"prior_width": p.prior_width, "initial_width": p.initial_width, "samples": p.samples}
+        return Variational(network, **options, seed=p.sample_seed)  # type: ignore[arg-type]
     return Point(network)
 
 

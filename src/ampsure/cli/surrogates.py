@@ -182,6 +182,8 @@ def _test_events(surrogate: Surrogate, data: Path | None) -> Events:
         raise AmpsureError(
             f"{path} has events of {events.process.n_legs} legs, the surrogate {surrogate.process.n_legs}."
         )
+    if not np.allclose(events.process.masses, surrogate.process.masses, rtol=1e-3, atol=1e-3):
+        raise AmpsureError(f"{path} has legs of other masses than the surrogate: {events.process.masses}.")
     if checksum(events) == surrogate.provenance["data"]["checksum"]:  # never test on what was learned
         events = events.split(surrogate.config.training.seed, d.fractions)[2]
     if not len(events):
@@ -235,7 +237,8 @@ def _training_progress() -> Iterator[Report]:
             nonlocal shown
             if p.epoch in (1, p.epochs) or time.monotonic() - shown > 5:
                 shown = time.monotonic()
-                console.print(f"{stage}: epoch {p.epoch}/{p.epochs}, {_losses(p)}", highlight=False, soft_wrap=True)
+                line = f"{stage}: epoch {p.epoch}/{p.epochs}, {_losses(p)}, {p.seconds_left:.0f} s left"
+                console.print(line, highlight=False, soft_wrap=True)
 
         yield log
         return

@@ -54,6 +54,7 @@ class Progress:
     validation_loss: float
     learning_rate: float
     events_per_second: float
+    seconds_left: float
 
 
 Report = Callable[[Progress], None]
@@ -114,6 +115,7 @@ class Engine:
         self._best = {name: p.detach().clone() for name, p in posterior.named_parameters()}
         self._best_loss = torch.full((members,), float("inf"), dtype=torch.float64, device=data.x_train.device)
         self._best_epoch = 0
+        self._best_companion = [p.detach().clone() for p in companion.parameters()] if companion else []
         self._saved_at = time.monotonic()
         self._last_checkpoint = "none"
 
@@ -138,7 +140,10 @@ class Engine:
                     self._stop()
                 if self._checkpoint is not None and time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS:
                     self._save()
+        if self._checkpoint is not None:
+            self._save()  # so that a later stage does not repeat this one
         copy_into(self.posterior, self._best)
+        self._load_companion(self._best_companion)
 
     def _order(self, epoch: int) -> Tensor:
         """Indices of all events in the order of this epoch: (N,), or (E, N) if members have orders of their own."""
@@ -189,6 +194,10 @@ class Engine:
         if not bool(torch.isfinite(validation).all()):
             self._diverged(self.step - 1)
         better = validation < self._best_loss
+        if self._companion is not None:  # it belongs to all members of one epoch: keep these together
+            better = (validation.mean() < self._best_loss.mean()).expand_as(validation)
+            if bool(better.any()):
+                self._best_companion = [p.detach().clone() for p in self._companion.parameters()]
         for name, parameter in self.posterior.named_parameters():
             chosen = better.view(-1, *([1] * (parameter.ndim - 1)))
             torch.where(chosen, parameter.detach(), self._best[name], out=self._best[name])
@@ -209,6 +218,7 @@ class Engine:
                 validation_loss=entry["validation_loss"],
                 learning_rate=entry["learning_rate"],
                 events_per_second=rate,
+                seconds_left=(self._total - self.step) * self._batch / rate,
             )
         )
 
@@ -248,7 +258,14 @@ class Engine:
             "best": self._best,
             "best_loss": self._best_loss,
             "best_epoch": self._best_epoch,
+            "best_companion": self._best_companion,
         }
+
+    @torch.no_grad()
+    def _load_companion(self, values: list[Tensor]) -> None:
+        if self._companion is not None:
+            for parameter, value in zip(self._companion.parameters(), values, strict=True):
+                parameter.copy_(value)
 
     def _save(self) -> None:
         assert self._checkpoint is not None
@@ -262,10 +279,8 @@ class Engine:
         device = self._sum.device
         self.step, self.history, self._best_epoch = state["step"], state["history"], state["best_epoch"]
         copy_into(self.posterior, state["parameters"])
-        if self._companion is not None:
-            with torch.no_grad():
-                for parameter, value in zip(self._companion.parameters(), state["companion"], strict=True):
-                    parameter.copy_(value)
+        self._load_companion(state["companion"])
+        self._best_companion = [value.to(device) for value in state["best_companion"]]
         self._optimizer.load_state_dict(state["optimizer"])
         self._noise.set_state(state["noise"])
         self._best = {name: value.to(device) for name, value in state["best"].items()}
