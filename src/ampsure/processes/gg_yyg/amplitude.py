@@ -110,7 +110,8 @@ class _Products:
         self.phase, self.inverse_phase = self._named(spinors.phase), self._named(spinors.inverse_phase)
 
     def _named(self, table: Tensor) -> Callable[..., Tensor]:
-        return lambda *names: table.index_select(0, self._labellings.rows(names, self._device))
+        rows, device = self._labellings.rows, self._device  # not self: a cycle would keep the tables until it is found
+        return lambda *names: table.index_select(0, rows(names, device))
 
     def sign(self, *ordering: int) -> Tensor:
         return self._labellings.signs(ordering, self._device)
