@@ -1,13 +1,16 @@
-"""Shared data: a small sample of real events."""
+"""Shared by all tests: small samples of real events, and a way to run commands."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import torch
+from rich.console import Console
 
 import ampsure
+from ampsure import cli
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # workers side by side, each on one core
@@ -23,3 +26,21 @@ def flat_events() -> ampsure.Events:
 def events() -> ampsure.Events:
     """2000 unweighted events of the benchmark."""
     return ampsure.generate("gg_yyg", 2000, seed=3)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run `ampsure ARGUMENTS` in an empty folder; gives exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    wide = Console(width=200, force_terminal=False)
+    for module in (cli.common, cli.events, cli.surrogates):
+        monkeypatch.setattr(module, "console", wide)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ampsure", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        output = capsys.readouterr()
+        return stop.value.code or 0, output.out, " ".join(output.err.split())
+
+    return run

@@ -10,28 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import ampsure
-from ampsure import cli
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run `ampsure ARGUMENTS` in an empty folder; gives exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-    wide = Console(width=200, force_terminal=False)
-    for module in (cli.common, cli.events):
-        monkeypatch.setattr(module, "console", wide)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ampsure", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        output = capsys.readouterr()
-        return stop.value.code or 0, output.out, " ".join(output.err.split())
-
-    return run
 
 
 @pytest.fixture

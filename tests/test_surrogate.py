@@ -188,21 +188,8 @@ def test_bad_requests(events, trained):
         trained.predict(np.full((3, 5, 4), np.nan))
 
 
-def test_command_line_from_a_foreign_file_to_predictions(tmp_path, monkeypatch, capsys):
+def test_command_line_from_a_foreign_file_to_predictions(run, tmp_path):
     """Somebody else's process: an .npz with a massive leg and no description; no code written."""
-    import sys
-
-    from ampsure import cli
-
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ampsure", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        output = capsys.readouterr()
-        return stop.value.code or 0, output.out, " ".join(output.err.split())
-
     momenta = two_to_two(3000, (0, 0, 173.0, 80.4))
     s = 4 * momenta[:, 0, 0] ** 2
     cos = momenta[:, 2, 3] / np.linalg.norm(momenta[:, 2, 1:], axis=1)

@@ -13,7 +13,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from ampsure._version import versions
 from ampsure.errors import AmpsureError
@@ -80,6 +88,12 @@ def progress() -> Iterator[Report]:
         raise typer.Exit(130) from None
 
 
+def bar_display(*extra: ProgressColumn) -> Progress:
+    """Bars with a name, a count, and the time taken and left; further columns behind them."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(TextColumn("{task.description}"), *columns, *extra, console=console)
+
+
 @contextmanager
 def _bars() -> Iterator[Report]:
     if not console.is_terminal:
@@ -92,14 +106,7 @@ def _bars() -> Iterator[Report]:
 
         yield log
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bars:
+    with bar_display() as bars:
         tasks: dict[str, Any] = {}
 
         def show(stage: str, done: float, total: float) -> None:

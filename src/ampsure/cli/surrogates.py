@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from rich.progress import TextColumn
 from rich.table import Table
 
 import ampsure
@@ -27,7 +26,7 @@ from ampsure.io import checksum, replacing
 from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
 
-from .common import app, console, parse_settings
+from .common import app, bar_display, console, parse_settings
 
 __all__: list[str] = []
 
@@ -242,14 +241,7 @@ def _training_progress() -> Iterator[Report]:
 
         yield log
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bars(*columns, TextColumn("{task.fields[losses]}"), console=console) as bars:
+    with bar_display(TextColumn("{task.fields[losses]}")) as bars:
         tasks: dict[str, Any] = {}
 
         def show_bar(stage: str, p: Progress) -> None:
