@@ -20,7 +20,7 @@ from rich.table import Table
 import ampsure
 from ampsure.config import METHODS, RECIPES, Config, resolve
 from ampsure.errors import AmpsureError
-from ampsure.evaluation import accuracy, pull_stat, pull_syst, pull_tot, summarise_pull
+from ampsure.evaluation import Judgement, judge
 from ampsure.events import Events
 from ampsure.io import checksum, replacing
 from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
@@ -89,9 +89,12 @@ def evaluate(
     surrogate = load_surrogate(run)
     events = _test_events(surrogate, data)
     table = Table(title=f"{escape(str(run))}: {len(events):,} test events", show_header=False)
-    for row in evaluation_rows(surrogate, events):
+    judgement = judge(surrogate.predict(events.momenta), events)
+    for row in evaluation_rows(judgement):
         table.add_row(*map(escape, row))
     console.print(table)
+    for sentence in judgement.verdict:
+        console.print(escape(sentence), highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -190,28 +193,21 @@ def _test_events(surrogate: Surrogate, data: Path | None) -> Events:
     return events
 
 
-def evaluation_rows(surrogate: Surrogate, events: Events) -> Iterator[tuple[str, str]]:
+def evaluation_rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
     """The first numbers anyone asks for."""
-    p = surrogate.predict(events.momenta)
-    a = accuracy(p.amplitude, events.truth)
+    a = judgement.accuracy
     yield "mean |Δ|", f"{a.mean:.3g}"
     yield "median |Δ|", f"{a.median:.3g}"
     yield "99 % quantile of |Δ|", f"{a.quantile99:.3g}"
     yield "bias <Δ>", f"{a.bias:+.2g} ± {a.bias_error:.2g}"
-    pulls = {
-        "total pull": (pull_tot(p.amplitude, p.sigma_tot, events.amplitude), p.sigma_tot),
-        "systematic pull": (pull_syst(p.amplitude, p.sigma_syst, events.amplitude), p.sigma_syst),
-        "statistical pull": (pull_stat(p.amplitude, p.sigma_stat, events.truth), p.sigma_stat),
-    }
-    for name, (pull, sigma) in pulls.items():
-        if (sigma > 0).all():
-            s = summarise_pull(pull)
-            yield f"{name}: mean, width", f"{s.mean:+.3f}, {s.width:.3f}"
-            yield f"{name}: 68 %, 95 % coverage", f"{s.coverage68:.1%}, {s.coverage95:.1%}"
+    for name in ("total", "systematic", "statistical"):
+        if name in judgement.pulls:
+            s = judgement.pulls[name]
+            yield f"{name} pull: mean, width", f"{s.mean:+.3f}, {s.width:.3f}"
+            yield f"{name} pull: 68 %, 95 % coverage", f"{s.coverage68:.1%}, {s.coverage95:.1%}"
         else:
-            yield name, "this method has no such uncertainty"
-    outside = int((~p.in_domain).sum())
-    yield "outside the training domain", f"{outside:,} of {len(events):,}"
+            yield f"{name} pull", "this method has no such uncertainty"
+    yield "outside the training domain", f"{judgement.outside:,} of {judgement.events:,}"
 
 
 def _momenta(path: Path, surrogate: Surrogate) -> Any:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-__all__ = ["PullSummary", "coverage", "pull_stat", "pull_syst", "pull_tot", "summarise_pull"]
+__all__ = ["PullSummary", "pull_stat", "pull_syst", "pull_tot", "summarise_pull"]
 
 Floats = NDArray[np.float64]
 
@@ -33,28 +34,49 @@ def _pull(prediction: Floats, sigma: Floats, reference: Floats) -> Floats:
     return pull
 
 
-def coverage(pull: Floats, level: float) -> float:
-    """Share of pulls (N,) inside the central interval of a unit Gaussian with this probability.
-
-    >>> coverage(np.array([-0.5, 0.9, 1.1, 3.0]), 0.6827)
-    0.5
-    """
-    from statistics import NormalDist
-
-    half_width = NormalDist().inv_cdf((1 + level) / 2)
-    return float(np.mean(np.abs(pull) < half_width))
-
-
 @dataclass(frozen=True)
 class PullSummary:
-    """Mean and width of a pull, and its coverage at one and two standard deviations."""
+    """What is left of a pull; the values of a unit Gaussian in brackets.
+
+    Args:
+        mean, width: and standard deviation [0, 1].
+        core: half-width of the central interval with 68.27 % of the pulls around zero [1]; blind to the tails.
+        kurtosis: fourth central moment over the squared variance [3].
+        ks, ks_significance: Kolmogorov-Smirnov distance to the unit Gaussian, and the probability of a larger one.
+        within_quarter, coverage68, coverage95, coverage99: P(|t| < 1/4, 1, 2, 3) [0.1974, 0.6827, 0.9545, 0.9973].
+    """
 
     mean: float
     width: float
+    core: float
+    kurtosis: float
+    ks: float
+    ks_significance: float
+    within_quarter: float
     coverage68: float
     coverage95: float
+    coverage99: float
 
 
 def summarise_pull(pull: Floats) -> PullSummary:
-    """Summary of pulls (N,); a calibrated one has 0, 1, 0.683 and 0.954."""
-    return PullSummary(float(pull.mean()), float(pull.std()), coverage(pull, 0.6826895), coverage(pull, 0.9544997))
+    """Summary of finite pulls (N,).
+
+    >>> summary = summarise_pull(stats.norm.ppf((np.arange(1000) + 0.5) / 1000))
+    >>> round(summary.width, 2), round(summary.kurtosis, 1), round(summary.ks, 4)
+    (1.0, 3.0, 0.0005)
+    """
+    size = np.abs(pull)
+    test = stats.kstest(pull, "norm", method="asymp" if len(pull) > 10_000 else "auto")
+    within = [float(np.mean(size < limit)) for limit in (0.25, 1, 2, 3)]
+    return PullSummary(
+        mean=float(pull.mean()),
+        width=float(pull.std()),
+        core=float(np.quantile(size, 0.6826895)),
+        kurtosis=float(stats.kurtosis(pull, fisher=False)) if pull.std() else float("nan"),
+        ks=float(test.statistic),
+        ks_significance=float(test.pvalue),
+        within_quarter=within[0],
+        coverage68=within[1],
+        coverage95=within[2],
+        coverage99=within[3],
+    )

@@ -115,6 +115,10 @@ class Evidential(Likelihood):
         gamma, v, alpha, _ = self.parameters(out)
         return self.nll(out, y) + self.weight * (y - gamma).abs() * (2 * v + alpha)
 
+    def initial_bias(self) -> tuple[float, ...]:
+        """A learned v starts large: the likelihood does not fix it, the regularisation only lowers it."""
+        return (0.0, 0.0, 0.0) if self.variant == "constrained" else (0.0, 0.0, 0.0, 4.0)
+
     def mean(self, out: Tensor) -> Tensor:
         return out[..., 0]
 
