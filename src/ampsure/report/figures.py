@@ -10,18 +10,16 @@ from numpy.typing import NDArray
 from ampsure.events import Events
 from ampsure.kinematics import pseudorapidity, transverse_momentum
 
+from .style import colour, panels
+
 __all__ = ["event_overview"]
 
 Floats = NDArray[np.float64]
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # told apart by all eyes
-_STYLES = ("-", "--", ":", "-.")
-
 
 def event_overview(events: Events) -> Figure:
     """Amplitudes, mass of the final state, transverse momenta and pseudorapidities of a data set."""
-    figure = Figure(figsize=(10, 7.5), layout="constrained")
-    axes = figure.subplots(2, 2)
+    figure, axes = panels(2, 2)
     process, outgoing = events.process, range(events.process.n_incoming, events.process.n_legs)
     names = process.label.split(" > ")[1].split()
     unit = f" / {process.unit}" if process.unit else ""
@@ -50,15 +48,13 @@ def event_overview(events: Events) -> Figure:
 
 
 def _histogram(axes: Axes, series: list[tuple[Floats, Floats, str | None]], bins: int = 60) -> None:
-    """Weighted histograms of several (values, weights, label) in common bins, one line style each."""
+    """Weighted histograms of several (values, weights, label) in common bins."""
     finite = np.concatenate([values[np.isfinite(values)] for values, _, _ in series])
     low, high = np.quantile(finite, [0.0, 0.9999]) if len(finite) else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1, bins + 1)
     for k, (values, weights, label) in enumerate(series):
         counts, _ = np.histogram(values, edges, weights=weights)
-        colour, style = _COLOURS[k % len(_COLOURS)], _STYLES[k % len(_STYLES)]
-        axes.stairs(counts, edges, color=colour, linestyle=style, linewidth=1.5, label=label)
+        axes.stairs(counts, edges, label=label, **colour(k))
     axes.set(ylabel="events per bin", xlim=(edges[0], edges[-1]))
-    axes.tick_params(which="both", direction="in", top=True, right=True)
     if any(label for _, _, label in series):
-        axes.legend(frameon=False)
+        axes.legend()

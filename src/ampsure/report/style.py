@@ -1,0 +1,94 @@
+"""The look of all figures: what a paper needs, told apart by all eyes and in print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from ampsure.evaluation import Binned
+from ampsure.io import replacing
+
+__all__ = ["colour", "curve", "histogram", "panels", "save_figure", "unit_gaussian"]
+
+Floats = NDArray[np.float64]
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+_LINES = ("-", "--", ":", "-.")
+_STYLE: dict[str, Any] = {
+    "font.size": 11,
+    "axes.labelsize": 12,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.5,
+    "xtick.direction": "in",
+    "ytick.direction": "in",
+    "xtick.top": True,
+    "ytick.right": True,
+    "xtick.minor.visible": True,
+    "ytick.minor.visible": True,
+    "pdf.fonttype": 42,  # text stays text
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ampsure",  # the same figure gives the same file
+}
+
+
+def colour(k: int) -> dict[str, Any]:
+    """Colour and line style of the k-th series."""
+    return {"color": _COLOURS[k % len(_COLOURS)], "linestyle": _LINES[k % len(_LINES)]}
+
+
+def panels(rows: int = 1, columns: int = 1, *, heights: tuple[float, ...] | None = None, **options: Any) -> Any:
+    """A figure and its axes (rows, columns), drawn without a display.
+
+    Args:
+        heights: relative heights of the rows, e.g. (3, 1) for a ratio panel.
+        options: of `Figure.subplots`.
+    """
+    with mpl.rc_context(_STYLE):
+        total = 3.7 * sum(heights) / max(heights) if heights else 3.7 * rows
+        figure = Figure(figsize=(4.9 * columns, total), layout="constrained")
+        ratios = {"height_ratios": heights} if heights else None
+        axes = figure.subplots(rows, columns, gridspec_kw=ratios, squeeze=False, **options)
+    return figure, axes
+
+
+def histogram(
+    axes: Axes, values: ArrayLike, edges: Floats, k: int = 0, *, weights: Floats | None = None, **options: Any
+) -> None:
+    """Normalised histogram of values (N,) as steps in the style of series k; under- and overflow are left out."""
+    values = np.asarray(values)
+    counts, _ = np.histogram(values, edges, weights=weights)
+    total = len(values) if weights is None else weights.sum()
+    axes.stairs(counts / max(total, 1e-300) / np.diff(edges), edges, **{**colour(k), **options})
+
+
+def curve(axes: Axes, data: Binned, k: int = 0, *, scale: float = 1.0, **options: Any) -> None:
+    """A binned statistic as a line in the style of series k, with its band."""
+    look = {**colour(k), **options}
+    value, low, high = (scale * np.append(v, v[-1]) for v in (data.value, data.low, data.high))
+    axes.step(data.edges, value, where="post", **look)
+    axes.fill_between(data.edges, low, high, step="post", color=look["color"], alpha=0.2, linewidth=0)
+
+
+def unit_gaussian(axes: Axes, low: float = -4, high: float = 4) -> None:
+    """The pull everybody hopes for."""
+    t = np.linspace(low, high, 201)
+    axes.plot(t, np.exp(-t * t / 2) / np.sqrt(2 * np.pi), color="0.6", linewidth=2.5, zorder=0, label="unit Gaussian")
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Write the figure as `stem`.pdf and `stem`.png; each whole or not at all."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("pdf", "png")]
+    with mpl.rc_context(_STYLE):
+        for path in paths:
+            with replacing(path) as temporary:
+                undated = {"CreationDate": None} if path.suffix == ".pdf" else None
+                figure.savefig(temporary, format=path.suffix[1:], dpi=160, metadata=undated)
+    return paths
