@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ampsure.events import Events
 from ampsure.kinematics import pseudorapidity, transverse_momentum
 
-from .style import colour, panels
+from .style import colour, legend, panels
 
 __all__ = ["event_overview"]
 
@@ -57,4 +57,4 @@ def _histogram(axes: Axes, series: list[tuple[Floats, Floats, str | None]], bins
         axes.stairs(counts, edges, label=label, **colour(k))
     axes.set(ylabel="events per bin", xlim=(edges[0], edges[-1]))
     if any(label for _, _, label in series):
-        axes.legend()
+        legend(axes)

@@ -14,17 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from ampsure.evaluation import Binned
 from ampsure.io import replacing
 
-__all__ = ["colour", "curve", "histogram", "panels", "save_figure", "unit_gaussian"]
+__all__ = ["colour", "curve", "histogram", "legend", "panels", "save_figure", "unit_gaussian"]
 
 Floats = NDArray[np.float64]
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 _LINES = ("-", "--", ":", "-.")
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.size": 11,
     "axes.labelsize": 12,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
     "lines.linewidth": 1.5,
     "xtick.direction": "in",
     "ytick.direction": "in",
@@ -43,7 +41,9 @@ def colour(k: int) -> dict[str, Any]:
     return {"color": _COLOURS[k % len(_COLOURS)], "linestyle": _LINES[k % len(_LINES)]}
 
 
-def panels(rows: int = 1, columns: int = 1, *, heights: tuple[float, ...] | None = None, **options: Any) -> Any:
+def panels(
+    rows: int = 1, columns: int = 1, *, heights: tuple[float, ...] | None = None, **options: Any
+) -> tuple[Figure, Any]:
     """A figure and its axes (rows, columns), drawn without a display.
 
     Args:
@@ -80,6 +80,11 @@ def unit_gaussian(axes: Axes, low: float = -4, high: float = 4) -> None:
     """The pull everybody hopes for."""
     t = np.linspace(low, high, 201)
     axes.plot(t, np.exp(-t * t / 2) / np.sqrt(2 * np.pi), color="0.6", linewidth=2.5, zorder=0, label="unit Gaussian")
+
+
+def legend(axes: Axes, **options: Any) -> None:
+    """The names of all series, without a frame."""
+    axes.legend(**{"frameon": False, "fontsize": 9, **options})
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
