@@ -25,41 +25,45 @@ def _scaled_energy(momenta, process):
 register_features("energy", _scaled_energy)
 
 
-def toy(n: int, seed: int) -> tuple[Events, np.ndarray]:
-    """log A = sin(3 x) + sigma(x) noise, sigma(x) = 0.05 + 0.1 (1 + x)^2 / 4, x the scaled energy."""
+def toy(n: int, seed: int, slope: float = 0.1) -> tuple[Events, np.ndarray]:
+    """log A = sin(3 x) + sigma(x) noise, sigma(x) = 0.05 + slope (1 + x)^2 / 4, x the scaled energy."""
     momenta = two_to_two(n, (0, 0, 0, 0), seed=seed)
     x = _scaled_energy(torch.from_numpy(momenta), None)[:, 0].numpy()
-    sigma = 0.05 + 0.1 * (1 + x) ** 2 / 4
+    sigma = 0.05 + slope * (1 + x) ** 2 / 4
     truth = np.exp(np.sin(3 * x))
     amplitude = truth * np.exp(sigma * np.random.default_rng(seed).standard_normal(n))
     return Events(momenta, amplitude, truth=truth), sigma
 
 
+TOY_SETTINGS = {
+    # its parameters are 1/sigma^2 and mean/sigma^2, of the order of a hundred here: far to go from a network's start
+    "natural": {"training": {"learning_rate": 0.1, "epochs": 300}},
+    # a larger weight drives v to zero, and with it moves all of sigma_syst into sigma_stat: 0.17 to 0.36 of it is left
+    # at the paper's 0.01, which is made for residuals a thousand times smaller
+    "evidential-regularised": {"likelihood": {"weight": 1e-5}},
+}
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_finds_a_known_noise(method):
-    """sigma_syst within 10 % where there is data, coverage within statistics.
-
-    Two methods are not asked for sigma_syst(x): mse has one number for all x, and the regularised evidential loss fixes
-    the sum of the two uncertainties, but not how they share it.
-    """
-    events, _ = toy(6000, seed=1)
-    test, sigma = toy(4000, seed=2)
-    config = {"features": {"inputs": "energy"}, **SMALL}
-    epochs = 400 if method == "natural" else 100  # its parameters grow with the precision: slow to learn
-    surrogate = fit(events, method, config=config, epochs=epochs, batch_size=256, seed=1)
+    """sigma_syst within 10 % in each fifth of the range, coverage within 3 standard errors."""
+    slope = 0.0 if method == "mse" else 0.1  # it knows one sigma for all x
+    events, _ = toy(12_000, seed=1, slope=slope)
+    test, sigma = toy(2000, seed=2, slope=slope)
+    config = {"features": {"inputs": "energy"}, **SMALL, "training": {"epochs": 100}}
+    surrogate = fit(events, method, config={**config, **TOY_SETTINGS.get(method, {})}, batch_size=256, seed=1)
     p = surrogate.predict(test.momenta)
     for values in (p.amplitude, p.sigma_syst, p.sigma_tot):
         assert np.isfinite(values).all()
         assert (values > 0).all()
     assert np.isfinite(p.sigma_stat).all()
     assert (p.sigma_stat >= 0).all()
-    if method not in ("mse", "evidential-regularised"):
-        ratio = p.sigma_syst / p.amplitude / sigma
-        assert np.median(np.abs(ratio - 1)) < 0.1
+    x = test.momenta[:, 0, 0]
+    for part in np.array_split(np.argsort(x), 5):
+        assert np.sqrt(np.mean((p.sigma_syst / p.amplitude / sigma)[part] ** 2)) == pytest.approx(1, abs=0.1)
     summary = summarise_pull(pull_tot(p.amplitude, p.sigma_tot, test.amplitude))
-    # 4000 test points, and as much again for what 4200 training points can tell about sigma
-    for found, level in ((summary.coverage68, 0.683), (summary.coverage95, 0.954)):
-        assert abs(found - level) < 3 * np.sqrt(2 * level * (1 - level) / len(test))
+    for found, level in ((summary.coverage68, 0.6827), (summary.coverage95, 0.9545)):
+        assert abs(found - level) < 3 * np.sqrt(level * (1 - level) / len(test))
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +111,25 @@ def test_saved_surrogates_predict_the_same(method, events, tmp_path):
     assert loaded.config == surrogate.config
     assert loaded.process == events.process
     assert sorted(f.name for f in (tmp_path / "run").iterdir()) == ["surrogate.json", "weights.safetensors"]
+
+
+def test_posterior_samples_can_be_drawn_again(events, tmp_path):
+    """More samples, or others, from a saved surrogate; the same seed gives the same prediction."""
+    surrogate = fit(events, "bayesian", config={**SMALL, "posterior": {"samples": 4}}, epochs=2, seed=1)
+    surrogate.save(tmp_path / "run")
+    loaded = load_surrogate(tmp_path / "run")
+    few, many, other = (loaded.resampled(*a).predict(events.momenta[:200]) for a in ((4, 0), (64, 0), (64, 1)))
+    np.testing.assert_array_equal(few.amplitude, surrogate.predict(events.momenta[:200]).amplitude)
+    assert loaded.resampled(64).config.posterior.samples == 64
+    np.testing.assert_array_equal(loaded.resampled(64, 1).predict(events.momenta[:200]).sigma_stat, other.sigma_stat)
+    # variances from 64 draws differ by a factor 1 +- sqrt(2/64 + 2/64) by chance
+    assert np.median((many.sigma_stat / other.sigma_stat) ** 2) == pytest.approx(1, abs=3 * 0.25)
+    assert (many.sigma_stat != other.sigma_stat).any()
+    for bad in ((0, 0), (2, -1)):
+        with pytest.raises(AmpsureError, match="at least one"):
+            loaded.resampled(*bad)
+    with pytest.raises(AmpsureError, match="variational"):
+        fit(events, "mse", config=SMALL, epochs=1).resampled(3)
 
 
 def test_damaged_surrogates_are_refused(trained, tmp_path):

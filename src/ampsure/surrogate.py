@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -28,7 +28,7 @@ from ampsure.kinematics import Array
 from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
-from ampsure.posteriors import Ensemble, Point, Posterior, Variational
+from ampsure.posteriors import Ensemble, Point, Posterior, Variational, inverse_variance_mean
 from ampsure.preprocessing import (
     AsinhTarget,
     LogTarget,
@@ -77,6 +77,7 @@ class Surrogate:
 
     Args:
         sigma_network: learned sigma of the ensemble mean, if `config.posterior.systematic` asks for one.
+        posterior: what the members were drawn from, if they can be drawn again (see `resampled`).
         cuts: of the training events, for the domain flag; None where they are not known.
         history: losses of every epoch, by stage.
         provenance: what it was trained on and with.
@@ -89,6 +90,7 @@ class Surrogate:
     likelihood: Likelihood
     network: StackedMLP
     sigma_network: StackedMLP | None = None
+    posterior: Variational | None = None
     cuts: Cuts | None = None
     history: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -150,19 +152,35 @@ class Surrogate:
         """Mean, systematic and statistical variance over the members, standardised: (E, B, n_outputs) -> 3 x (B,)."""
         prediction = self.likelihood.prediction(out).double()
         syst, stat = self.likelihood.variance_syst(out).double(), self.likelihood.variance_stat(out).double()
-        if self.config.posterior.systematic == "inverse-variance":
-            variance = 1 / (1 / syst).sum(0)
-            mean = variance * (prediction / syst).sum(0)
-        else:
+        if self.config.posterior.systematic == "averaged":
             mean, variance = prediction.mean(0), syst.mean(0)
+        else:  # a global sigma belongs to the same mean
+            mean, variance = inverse_variance_mean(prediction, syst)
         return mean, variance, (prediction - mean).square().mean(0) + stat.mean(0)
+
+    def resampled(self, samples: int, seed: int = 0) -> Surrogate:
+        """The same surrogate with another number of networks drawn from its variational posterior.
+
+        Args:
+            seed: of the draw; the same one gives the same predictions.
+        """
+        if self.posterior is None:
+            raise AmpsureError(
+                "Only a variational posterior can be sampled: train with posterior.name = 'variational'."
+            )
+        if samples < 1 or seed < 0:
+            raise AmpsureError(f"Give at least one sample and a seed that is not negative, not {samples} and {seed}.")
+        section = self.config.posterior.model_copy(update={"samples": samples, "sample_seed": seed})
+        config = self.config.model_copy(update={"posterior": section})
+        return replace(self, config=config, network=self.posterior.members(samples, seed).requires_grad_(False))
 
     def to(self, device: str | torch.device) -> Surrogate:
         """The same surrogate on another device."""
         device = torch.device(device)
         self.network.to(device)
-        if self.sigma_network is not None:
-            self.sigma_network.to(device)
+        for module in (self.sigma_network, self.posterior):
+            if module is not None:
+                module.to(device)
         self.standardization = self.standardization.to(device)
         return self
 
@@ -170,7 +188,10 @@ class Surrogate:
         """Write a folder: `surrogate.json` (all but the weights) and `weights.safetensors`; whole or not at all."""
         folder = Path(os.path.realpath(path))
         tensors = {f"standardization.{k}": v for k, v in self.standardization.tensors().items()}
-        tensors |= {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        if self.posterior is None:
+            tensors |= {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        else:  # the members follow from it
+            tensors |= {f"posterior.{k}": v for k, v in self.posterior.state_dict().items()}
         if self.sigma_network is not None:
             tensors |= {f"sigma_network.{k}": v for k, v in self.sigma_network.state_dict().items()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -221,13 +242,15 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
         config = Config(**description["config"])
         likelihood = get_likelihood(description["likelihood"]["name"], **description["likelihood"]["options"])
         target = dict(description["target"])
+        network, posterior = _members(description["network"], config, tensors)
         surrogate = Surrogate(
             config=config,
             process=Process.from_dict(description["process"]),
             standardization=Standardization(**_section(tensors, "standardization.")),
             target=get_target(target.pop("name"))(**target),
             likelihood=likelihood,
-            network=_network(description["network"], config, _section(tensors, "network.")),
+            network=network,
+            posterior=posterior,
             cuts=None if description["cuts"] is None else Cuts(**description["cuts"]),
             history=description["history"],
             provenance=description["provenance"],
@@ -259,6 +282,18 @@ def _network(shape: dict[str, Any], config: Config, weights: dict[str, Tensor]) 
     )
     network.load_state_dict(weights)
     return network.requires_grad_(False)
+
+
+def _members(
+    shape: dict[str, Any], config: Config, tensors: dict[str, Tensor]
+) -> tuple[StackedMLP, Variational | None]:
+    if config.posterior.name != "variational":
+        return _network(shape, config, _section(tensors, "network.")), None
+    weights = _section(tensors, "posterior.")
+    means = _network({**shape, "members": 1}, config, _section(weights, "network."))
+    posterior = _variational(config, means)
+    posterior.load_state_dict(weights)
+    return posterior.requires_grad_(False).members().requires_grad_(False), posterior
 
 
 def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -375,7 +410,8 @@ def fit(
         standardization=standardization.to(device),
         target=target,
         likelihood=likelihood,
-        network=posterior.members().requires_grad_(False),
+        network=posterior.requires_grad_(False).members().requires_grad_(False),
+        posterior=posterior if isinstance(posterior, Variational) else None,
         cuts=_cuts(events),
         history=history,
     )
@@ -415,10 +451,14 @@ def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: tor
         network.biases[-1] += torch.tensor(likelihood.initial_bias(), dtype=dtype)
     if p.name == "ensemble":
         return Ensemble(network, beta=p.beta if p.members > 1 else 0.0, prior_width=p.prior_width)
-    if p.name == "variational":
-        options = {"prior_width": p.prior_width, "initial_width": p.initial_width, "samples": p.samples}
-        return Variational(network, **options, seed=p.sample_seed)  # type: ignore[arg-type]
-    return Point(network)
+    return _variational(config, network) if p.name == "variational" else Point(network)
+
+
+def _variational(config: Config, network: StackedMLP) -> Variational:
+    p = config.posterior
+    return Variational(
+        network, prior_width=p.prior_width, initial_width=p.initial_width, samples=p.samples, seed=p.sample_seed
+    )
 
 
 def _has_sigma(config: Config) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import typer
@@ -100,8 +101,10 @@ def evaluate(
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a surrogate.")],
-    momenta: Annotated[Path, typer.Argument(help="Momenta (N, n, 4) in a .npy, or a file of events.")],
+    momenta: Annotated[Path, typer.Argument(help="Momenta (N, n, 4) in a .npy or .npz, or a file of events.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write (.npz).")],
+    samples: Annotated[int | None, typer.Option(help="Networks to draw from a variational posterior.")] = None,
+    sample_seed: Annotated[int, typer.Option(help="Seed of that draw.")] = 0,
 ) -> None:
     """Predict amplitudes and their uncertainties.
 
@@ -110,6 +113,8 @@ def predict(
     if output.suffix != ".npz":
         raise AmpsureError(f"Predictions are written as .npz, not {output.name!r}.")
     surrogate = load_surrogate(run)
+    if samples is not None:
+        surrogate = surrogate.resampled(samples, sample_seed)
     prediction = surrogate.predict(_momenta(momenta, surrogate))
     names = ("amplitude", "sigma_syst", "sigma_stat", "sigma_tot", "in_domain")
     with replacing(output) as temporary:
@@ -211,12 +216,15 @@ def evaluation_rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
 
 
 def _momenta(path: Path, surrogate: Surrogate) -> Any:
-    if path.suffix != ".npy":
+    """Momenta from a plain array, from the array `momenta` of an .npz, or from a file of events."""
+    if path.suffix not in (".npy", ".npz"):
         return ampsure.load(path, process=surrogate.process, signed=True).momenta
     try:
         momenta = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise AmpsureError(f"{path} is not a readable .npy of momenta (N, n, 4).") from error
+        if path.suffix == ".npz":
+            momenta = momenta["momenta"]
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+        raise AmpsureError(f"{path} does not hold readable momenta (N, n, 4).") from error
     if momenta.dtype.kind not in "fiu":
         raise AmpsureError(f"{path} must hold real numbers, not {momenta.dtype}.")
     return momenta

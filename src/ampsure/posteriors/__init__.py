@@ -1,7 +1,7 @@
 """How the weights are distributed: one network, an ensemble with or without repulsion, or a Gaussian over weights."""
 
 from .base import Point, Posterior
-from .ensemble import Ensemble, repulsion
+from .ensemble import Ensemble, inverse_variance_mean, repulsion
 from .variational import Variational
 
-__all__ = ["Ensemble", "Point", "Posterior", "Variational", "repulsion"]
+__all__ = ["Ensemble", "Point", "Posterior", "Variational", "inverse_variance_mean", "repulsion"]

@@ -11,7 +11,7 @@ from ampsure.networks import StackedMLP
 
 from .base import Posterior
 
-__all__ = ["Ensemble", "repulsion"]
+__all__ = ["Ensemble", "inverse_variance_mean", "repulsion"]
 
 
 def repulsion(f: Tensor) -> Tensor:
@@ -41,6 +41,16 @@ def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
     """(E, B), (E, B) -> (E, E)."""
     squares = a.square().sum(1)[:, None] + b.square().sum(1)
     return torch.addmm(squares, a, b.T, alpha=-2)
+
+
+def inverse_variance_mean(prediction: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of the members weighted with their precision, and its variance, eq. (ensemble_output2): 2 x (E, B) -> (B,).
+
+    >>> inverse_variance_mean(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [3.0]]))
+    (tensor([0.2500]), tensor([0.7500]))
+    """
+    combined = 1 / (1 / variance).sum(0)
+    return combined * (prediction / variance).sum(0), combined
 
 
 class Ensemble(Posterior):

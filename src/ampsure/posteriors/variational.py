@@ -67,19 +67,20 @@ class Variational(Posterior):
             divergence = divergence + (log(self.prior_width) - log_sigma + spread - 0.5).flatten(1).sum(1)
         return divergence / n_train
 
-    def members(self) -> StackedMLP:
-        """A stack of networks drawn from the posterior; the same for the same seed."""
+    def members(self, samples: int | None = None, seed: int | None = None) -> StackedMLP:
+        """A stack of networks drawn from the posterior; the same for the same seed, by default its own."""
         source = self.network
+        samples, seed = self.samples if samples is None else samples, self.seed if seed is None else seed
         drawn = StackedMLP(
             source.widths[0],
             source.widths[-1],
             hidden=source.widths[1:-1],
             activation=source.activation,
             residual=source.residual,
-            members=self.samples,
+            members=samples,
             dtype=source.weights[0].dtype,
         ).to(source.weights[0].device)
-        generators = [member_generator(self.seed, member) for member in range(self.samples)]
+        generators = [member_generator(seed, member) for member in range(samples)]
         means, sigmas = (*source.weights, *source.biases), self.log_sigma
         with torch.no_grad():
             for target, mean, log_sigma in zip((*drawn.weights, *drawn.biases), means, sigmas, strict=True):
