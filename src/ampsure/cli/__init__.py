@@ -12,10 +12,10 @@ from rich.markup import escape
 import ampsure
 from ampsure.errors import AmpsureError
 
-from . import events, surrogates
+from . import events, studies, surrogates
 from .common import app
 
-__all__ = ["app", "events", "main", "surrogates"]
+__all__ = ["app", "events", "main", "studies", "surrogates"]
 
 
 def main() -> None:

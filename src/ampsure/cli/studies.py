@@ -1,0 +1,99 @@
+"""Commands about studies: list, run, report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+import ampsure
+from ampsure.studies import PRESETS, STUDIES, Verdict, cost, get_preset, get_study, run_study, study_events
+from ampsure.training import TrainingInterrupted
+
+from .common import app, console
+
+__all__: list[str] = []
+
+study_app = typer.Typer(help="The figures and tables of the paper, run again.", no_args_is_help=True)
+app.add_typer(study_app, name="study")
+
+_COLOURS = {"confirmed": "green", "refuted": "red", "inconclusive": "yellow"}
+
+OutputOption = Annotated[Path, typer.Option("-o", "--output", help="Folder of results.")]
+CacheOption = Annotated[Path, typer.Option(help="Folder of events and trained surrogates, shared by all studies.")]
+
+
+@study_app.command("list")
+def list_studies() -> None:
+    """Show all studies, their claims, and what they cost: trainings, and time on two cores (paper: on one H200).
+
+    Example: `ampsure study list`
+    """
+    table = Table("study", "in the paper", "claims", *PRESETS)
+    for study in STUDIES.values():
+        costs = []
+        for preset in PRESETS.values():
+            count, seconds = cost(study, preset, gpu=preset.name == "paper")
+            costs.append(f"{count} in {_duration(seconds)}" if count else "no training")
+        table.add_row(study.name, escape(study.label), ", ".join(claim.id for claim in study.claims), *costs)
+    console.print(table)
+
+
+@study_app.command("run")
+def run(
+    name: Annotated[str, typer.Argument(help="Name of a study, or 'all'.")],
+    preset: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "smoke",
+    device: Annotated[str, typer.Option(help="'cpu', 'cuda' or 'auto'.")] = "auto",
+    data: Annotated[Path | None, typer.Option(help="Events to use instead of generated ones.")] = None,
+    output: OutputOption = Path("studies"),
+    cache: CacheOption = Path("studies/cache"),
+    remeasure: Annotated[bool, typer.Option(help="Measure again what was measured before.")] = False,
+) -> None:
+    """Run a study: train what is missing, draw its figure, judge its claims. The same command goes on after Ctrl-C.
+
+    Example: `ampsure study run box-smearing --preset smoke`
+    """
+    chosen = list(STUDIES.values()) if name == "all" else [get_study(name)]
+    size = get_preset(preset)
+    events = study_events(size, cache) if data is None else ampsure.load(data)
+    for study in chosen:
+        count, seconds = cost(study, size, gpu=device.startswith("cuda"))
+        if seconds > 60:
+            console.print(f"{study.name}: {count} trainings, about {_duration(seconds)} if none is cached.")
+        started = time.monotonic()
+        try:
+            record = run_study(
+                study,
+                size,
+                events,
+                output,
+                cache,
+                device=device,
+                remeasure=remeasure,
+                tell=lambda s: console.print(escape(s)),
+            )
+        except TrainingInterrupted as stopped:
+            console.print(escape(str(stopped)))
+            raise typer.Exit(130) from None
+        _print_verdicts(record.verdicts)
+        where = output / f"{study.name}-{size.name}"
+        console.print(f"{escape(str(where))}.json, .pdf, .png written after {time.monotonic() - started:.0f} s.")
+
+
+def _print_verdicts(verdicts: list[Verdict]) -> None:
+    for verdict in verdicts:
+        console.print(f"[{_COLOURS[verdict.outcome]}]{verdict.claim} {verdict.outcome}[/] {escape(verdict.text)}")
+        for check in verdict.checks:
+            console.print(f"    {escape(str(check))}: {check.outcome}", highlight=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    """As a person would say it."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,239 @@
+"""Runs studies: trains what is not yet trained, measures what is not yet measured, judges the claims."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import ampsure
+from ampsure._version import versions
+from ampsure.config import Config
+from ampsure.disturbances import disturb
+from ampsure.errors import AmpsureError
+from ampsure.evaluation import as_json
+from ampsure.events import Events
+from ampsure.io import checksum, replacing
+from ampsure.report.style import save_figure
+from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
+
+from .presets import Preset
+from .study import Case, Check, Estimate, Results, Study, Verdict
+
+__all__ = ["Record", "cost", "load_record", "run_study", "study_events"]
+
+SCHEMA_VERSION = 1
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Record:
+    """A finished study: what was run, measured and found."""
+
+    study: str
+    preset: str
+    results: Results
+    verdicts: list[Verdict]
+    provenance: dict[str, Any]
+
+
+def study_events(preset: Preset, cache: Path) -> Events:
+    """The data of all studies at a preset, generated once."""
+    path = cache / f"events-{preset.events}.h5"
+    if not path.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        ampsure.save(ampsure.generate("gg_yyg", preset.events, preset="benchmark", seed=1), path)
+    return ampsure.load(path)
+
+
+def run_study(
+    study: Study,
+    preset: Preset,
+    events: Events,
+    output: Path,
+    cache: Path,
+    *,
+    device: str = "auto",
+    remeasure: bool = False,
+    tell: Tell = lambda _: None,
+    report: Report | None = None,
+) -> Record:
+    """Run a study, or go on with it; the record, the figure and its numbers are in `output` afterwards.
+
+    Args:
+        events: the undisturbed data.
+        output: folder of results; cases measured there before are not repeated.
+        cache: folder of trained surrogates, shared by all studies.
+        remeasure: measure again what was measured before.
+        tell: called with a sentence before each training.
+    """
+    cases, data_key = study.grid(preset), checksum(events)
+    path = output / f"{study.name}-{preset.name}.json"
+    known = {} if remeasure else _measured(path)
+    keys = [_key(case, data_key) for case in cases]
+    results = Results(data={} if study.measure_data is None else study.measure_data(events))
+    for k, (case, key) in enumerate(zip(cases, keys, strict=True), start=1):
+        if key not in known:
+            tell(f"{study.name} {k}/{len(cases)}: {_words(case)}")
+            known[key] = _run_case(study, case, key, events, cache, device, report)
+        results.cases.append({**known[key], "key": key, "labels": case.labels})
+        if k < len(cases) and k % 8 == 0:
+            _write(path, study, preset, results, [], data_key)  # what is measured stays measured
+    verdicts = [claim.judge(results) for claim in study.claims]
+    _write(path, study, preset, results, verdicts, data_key)
+    save_figure(study.figure(results), output / f"{study.name}-{preset.name}")
+    return load_record(path)
+
+
+def _run_case(
+    study: Study, case: Case, key: str, events: Events, cache: Path, device: str, report: Report | None
+) -> dict[str, Any]:
+    seen = disturb(events, case.disturbances) if case.disturbances else events
+    surrogate, seconds = _trained(case, key, seen, cache, device, report)
+    test = seen.split(case.config.training.seed, case.config.data.fractions)[2]
+    test = test[-round(case.test_share * len(events)) :]
+    return {
+        "measured": as_json(study.measure(surrogate, test, case)),
+        "trained": {
+            "seconds": seconds,
+            "epochs": case.config.training.epochs,
+            "hidden": case.config.network.hidden,
+            "events": surrogate.provenance["data"]["training"],
+            **{name: surrogate.provenance[name] for name in ("device", "precision", "versions")},
+        },
+    }
+
+
+def _trained(
+    case: Case, key: str, events: Events, cache: Path, device: str, report: Report | None
+) -> tuple[Surrogate, float]:
+    folder = cache / "trainings" / key
+    if (folder / "surrogate.json").exists():
+        surrogate = load_surrogate(folder, device)
+    else:
+        section = case.config.training.model_copy(update={"device": device})
+        config = case.config.model_copy(update={"training": section})
+        started = time.monotonic()
+        surrogate = fit(events, config=config, checkpoint=folder / "checkpoint", report=report)
+        surrogate.provenance["seconds"] = round(time.monotonic() - started, 1)
+        surrogate.save(folder)
+        for file in (folder / "checkpoint").glob("*"):
+            file.unlink()
+        (folder / "checkpoint").rmdir()
+    return surrogate, surrogate.provenance["seconds"]
+
+
+def _key(case: Case, data_key: str) -> str:
+    """Of a training: the same for the same configuration and data, wherever it runs."""
+    config = case.config.model_dump(mode="json", exclude={"training": {"device"}, "data": {"path"}})
+    described = [[type(d).__name__, asdict(d)] for d in case.disturbances]  # type: ignore[call-overload]
+    text = json.dumps([config, described, data_key], sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:20]
+
+
+def _words(case: Case) -> str:
+    return ", ".join(f"{name} {value}" for name, value in case.labels.items())
+
+
+def _measured(path: Path) -> dict[str, dict[str, Any]]:
+    if not path.exists():
+        return {}
+    return {case["key"]: {k: case[k] for k in ("measured", "trained")} for case in _read(path)["cases"]}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        if found["format"] != "ampsure-study" or found["schema_version"] > SCHEMA_VERSION:
+            raise AmpsureError(f"{path} is no result of a study that this version can read.")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AmpsureError(f"{path} is not a readable result of a study: remove it and run the study again.") from error
+    return found
+
+
+def _write(path: Path, study: Study, preset: Preset, results: Results, verdicts: list[Verdict], data_key: str) -> None:
+    document = {
+        "format": "ampsure-study",
+        "schema_version": SCHEMA_VERSION,
+        "study": study.name,
+        "label": study.label,
+        "preset": asdict(preset),
+        "data_checksum": data_key,
+        "versions": versions(),
+        "verdicts": [
+            {
+                "claim": v.claim,
+                "text": v.text,
+                "outcome": v.outcome,
+                "checks": [{**asdict(c), "found": asdict(c.found), "outcome": c.outcome} for c in v.checks],
+            }
+            for v in verdicts
+        ],
+        "data": as_json(results.data),
+        "cases": results.cases,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(_finite(document), indent=None, separators=(",", ":")))
+
+
+def _finite(value: Any) -> Any:
+    """Infinities as text: JSON has none."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and value != value:
+        return "nan"
+    return str(value) if value in (float("inf"), float("-inf")) else value
+
+
+def load_record(path: Path) -> Record:
+    """A study from its file."""
+    found = _read(path)
+    verdicts = [
+        Verdict(
+            v["claim"],
+            v["text"],
+            [
+                Check(
+                    c["quantity"],
+                    Estimate(*(float(c["found"][k]) for k in ("value", "error"))),
+                    float(c["low"]),
+                    float(c["high"]),
+                )
+                for c in v["checks"]
+            ],
+        )
+        for v in found["verdicts"]
+    ]
+    provenance = {k: found[k] for k in ("preset", "data_checksum", "versions")}
+    return Record(found["study"], found["preset"]["name"], Results(found["cases"], found["data"]), verdicts, provenance)
+
+
+def cost(study: Study, preset: Preset, gpu: bool) -> tuple[int, float]:
+    """Number of trainings of a study and a rough guess of their seconds, nothing cached.
+
+    The rates are those of `python -m benchmarks.training` on two cores and on an H200.
+    """
+    cases = study.grid(preset)
+    return len(cases), sum(
+        _seconds(case.config, round(case.config.data.fractions[0] * preset.events), gpu) for case in cases
+    )
+
+
+def _seconds(config: Config, n_train: int, gpu: bool) -> float:
+    widths = (30, *config.network.hidden, 2)
+    weights = sum(a * b for a, b in pairwise(widths))
+    batch = min(config.training.batch_size, max(n_train, 1))
+    steps = config.training.epochs * max(n_train // batch, 1)
+    networks = config.posterior.members + (config.posterior.systematic != "averaged")
+    work = 6 * weights * batch * networks  # floating-point operations of a step
+    fixed, rate = (1.7e-4, 3e13) if gpu else (3e-3, 2.5e10)
+    return steps * (fixed + work / rate)
