@@ -37,7 +37,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .

@@ -12,6 +12,7 @@ from rich.table import Table
 
 import ampsure
 from ampsure.studies import PRESETS, STUDIES, Verdict, cost, get_preset, get_study, run_study, study_events
+from ampsure.studies.summary import claims_table, load_records, studies_report
 from ampsure.training import TrainingInterrupted
 
 from .common import app, console
@@ -82,6 +83,22 @@ def run(
         _print_verdicts(record.verdicts)
         where = output / f"{study.name}-{size.name}"
         console.print(f"{escape(str(where))}.json, .pdf, .png written after {time.monotonic() - started:.0f} s.")
+
+
+@study_app.command("report")
+def report(
+    preset: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "smoke", output: OutputOption = Path("studies")
+) -> None:
+    """Collect all results into one page and a Markdown table of claims.
+
+    Example: `ampsure study report --preset laptop`
+    """
+    records = load_records(output, get_preset(preset).name)
+    for name, content in (("report.html", studies_report(records)), ("claims.md", claims_table(records))):
+        path = output / f"{preset}-{name}"
+        with replacing(path) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+        console.print(f"{len(records)} studies: {escape(str(path))}")
 
 
 def _print_verdicts(verdicts: list[Verdict]) -> None:

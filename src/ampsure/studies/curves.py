@@ -31,7 +31,9 @@ def draw_shares(axes: Axes, shares: ArrayLike, edges: ArrayLike, k: int, **optio
 def draw_deviation(axes: Axes, measured: dict[str, Any], k: int, **options: Any) -> None:
     """Distribution of |Delta|."""
     density = np.asarray(measured["deviation"]) / np.diff(DEVIATION_EDGES)
-    axes.stairs(density[1:-1], 10 ** DEVIATION_EDGES[1:-1], **{**colour(k), **options})
+    filled = np.flatnonzero(density[1:-1]) + 1
+    first, last = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (1, 2)
+    axes.stairs(density[first:last], 10 ** DEVIATION_EDGES[first : last + 1], **{**colour(k), **options})
     axes.set(xscale="log", xlabel=r"$|\Delta|$", ylabel=r"normalised, per unit of $\log_{10}$")
 
 

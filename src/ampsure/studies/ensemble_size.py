@@ -72,7 +72,8 @@ def figure(results: Results) -> Figure:
     a, c, _ = scaling(results, results.labels("run"))
     dense = np.geomspace(sizes[0], sizes[-1], 50)
     axes[0, 1].plot(dense, a / np.sqrt(dense) + c, **colour(1), label=f"{a:.2g}/√N + {c:.2g}")
-    axes[0, 1].set(xscale="log", xlabel=r"$N_\mathrm{ens}$", ylabel=r"$\langle|\Delta|\rangle$")
+    axes[0, 1].set_xscale("log", base=2)
+    axes[0, 1].set(xlabel=r"$N_\mathrm{ens}$", ylabel=r"$\langle|\Delta|\rangle$")
     finish(*axes[0])
     return drawn
 

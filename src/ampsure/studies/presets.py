@@ -49,7 +49,7 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("smoke", 4000, "accurate", (24, 24), 256, 4, 3, (1, 2, 4), 2),
+        Preset("smoke", 4000, "accurate", (24, 24), 128, 10, 3, (1, 2, 4), 2),
         Preset("laptop", 100_000, "accurate", (64, 64, 64), 512, 40, 4, (1, 2, 4, 8, 16, 32), 3),
         Preset("paper", 1_100_000, "paper", (128,) * 6, 1024, 1000, 32, (1, 2, 4, 8, 16, 32, 64, 128), 5),
     )

@@ -1,0 +1,95 @@
+"""All results of studies on one page, and as a Markdown table of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ampsure._version import __version__
+from ampsure.errors import AmpsureError
+from ampsure.report import page as p
+
+from . import STUDIES
+from .runner import Record, load_record
+from .study import Verdict
+
+__all__ = ["claims_table", "load_records", "studies_report"]
+
+_KINDS: dict[str, p.Kind] = {"confirmed": "good", "refuted": "bad", "inconclusive": "warn"}
+
+
+def load_records(folder: Path, preset: str) -> list[Record]:
+    """All finished studies at a preset, in the order of the paper."""
+    paths = [folder / f"{name}-{preset}.json" for name in STUDIES]
+    records = [load_record(path) for path in paths if path.exists()]
+    if not records:
+        raise AmpsureError(f"There are no results at preset {preset!r} in {folder}: run `ampsure study run` first.")
+    return records
+
+
+def claims_table(records: Sequence[Record]) -> str:
+    """One row a claim, in Markdown."""
+    lines = ["| claim | in the paper | verdict | measured |", "|---|---|---|---|"]
+    for record in records:
+        for verdict in record.verdicts:
+            measured = "<br>".join(f"{check}: {check.outcome}" for check in verdict.checks).replace("|", "\\|")
+            text = verdict.text.replace("|", "\\|")
+            lines.append(f"| {verdict.claim}: {text} | `{STUDIES[record.study].label}` | **{verdict.outcome}** | {measured} |")
+    return "\n".join(lines) + "\n"
+
+
+def studies_report(records: Sequence[Record]) -> str:
+    """The page: all claims first, then study by study what was run, its figure and its numbers."""
+    verdicts = [(record, verdict) for record in records for verdict in record.verdicts]
+    counts = [sum(v.outcome == outcome for _, v in verdicts) for outcome in _KINDS]
+    rows = [
+        [verdict.claim, p.formula(verdict.text), STUDIES[record.study].label, _badge(verdict)]
+        for record, verdict in verdicts
+    ]
+    words = ", ".join(f"{count} {outcome}" for count, outcome in zip(counts, _KINDS, strict=True))
+    blocks = [
+        p.section("Claims", p.table(rows, ["", "claim", "in the paper", "verdict"])),
+        *(_study(record) for record in records),
+    ]
+    subtitle = f"Preset {records[0].preset}: {len(verdicts)} claims, {words}"
+    return p.page("The paper, measured again", blocks, subtitle=subtitle, footer=f"Made by ampsure {__version__}.")
+
+
+def _study(record: Record) -> p.Html:
+    study = STUDIES[record.study]
+    drawn = p.figure(study.figure(record.results), study.name, study.title, f"{study.title} ({study.label}).")
+    tables = []
+    if study.table is not None:
+        header, rows = study.table(record.results)
+        tables.append(p.table(rows, header))
+    judged = [
+        p.join(
+            p.verdict(_badge(verdict), [p.formula(f"{verdict.claim}: {verdict.text}")], _KINDS[verdict.outcome]),
+            p.table(
+                [[p.formula(c.quantity), f"{c.found.value:.3g} ± {c.found.error:.1g}", c.claimed, c.outcome] for c in verdict.checks],
+                ["", "measured", "in the paper", ""],
+            ),
+        )
+        for verdict in record.verdicts
+    ]
+    return p.section(study.title, p.paragraph(_run_in_words(record)), *judged, *tables, drawn)
+
+
+def _run_in_words(record: Record) -> str:
+    """What was really run, which may be less than the paper did."""
+    trained = [case["trained"] for case in record.results.cases]
+    if not trained:
+        return "No training."
+
+    def all_of(name: str) -> str:
+        return ", ".join(dict.fromkeys(str(t[name]) for t in trained))
+
+    networks = ", ".join(dict.fromkeys("x".join(map(str, t["hidden"])) for t in trained))
+    return (
+        f"{len(trained)} trainings of networks {networks}, {all_of('epochs')} epochs, {all_of('events')} training events, "
+        f"{all_of('precision')}, on {all_of('device')}; {sum(t['seconds'] for t in trained):,.0f} s in all."
+    )
+
+
+def _badge(verdict: Verdict) -> p.Html:
+    return p.badge(verdict.outcome, _KINDS[verdict.outcome])

@@ -1,0 +1,205 @@
+"""Studies: the machinery at the smallest preset, and verdicts that follow the numbers and nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import ampsure
+from ampsure import AmpsureError
+from ampsure.studies import PRESETS, STUDIES, Check, Estimate, Results, get_study, load_record, run_study, runner
+from ampsure.studies.study import Verdict, estimate, ratio
+
+pytestmark = pytest.mark.xdist_group("studies")  # one worker runs them all: they share their trainings
+
+CLAIMS = (
+    "D1 L1 L2 L3 R1 R2 R3 R4 R5 R6 R7 R8 R9 R10 R11 E1 E2 E3 E4 B1 B2 B3 B4 B5 P1 P2 P3 P4 G1 G2 G3 G4 G5 A1".split()
+)
+SMOKE = PRESETS["smoke"]
+
+
+@pytest.fixture(scope="module")
+def smoke_events():
+    return ampsure.generate("gg_yyg", SMOKE.events, preset="benchmark", seed=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("studies")
+
+
+def test_every_claim_of_the_paper_has_a_study():
+    assert sorted(claim.id for study in STUDIES.values() for claim in study.claims) == sorted(CLAIMS)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_smoke(name, smoke_events, folder):
+    study = STUDIES[name]
+    record = run_study(study, SMOKE, smoke_events, folder, folder / "cache", device="cpu")
+    assert [v.claim for v in record.verdicts] == [claim.id for claim in study.claims]
+    for verdict in record.verdicts:
+        assert all(np.isfinite(check.found.value) for check in verdict.checks), verdict
+        assert verdict.outcome in ("confirmed", "refuted", "inconclusive")
+    stored = json.loads((folder / f"{name}-smoke.json").read_text())
+    assert len(stored["cases"]) == len(study.grid(SMOKE))
+    for case in stored["cases"]:
+        assert case["trained"]["precision"] == "float32"
+    for kind in ("pdf", "png"):
+        assert (folder / f"{name}-smoke.{kind}").stat().st_size > 5000
+    if study.table is not None:
+        header, rows = study.table(record.results)
+        assert all(len(row) == len(header) for row in rows)
+
+
+def test_a_study_goes_on_where_it_was(smoke_events, folder, monkeypatch):
+    """What was measured is not trained again, and what was trained is not trained for another study."""
+    study = get_study("gap-accuracy")
+    run_study(study, SMOKE, smoke_events, folder, folder / "cache", device="cpu")
+
+    def refuse(*_, **__):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(runner, "fit", refuse)
+    again = run_study(study, SMOKE, smoke_events, folder, folder / "cache", device="cpu")
+    other = run_study(get_study("gap-spectrum"), SMOKE, smoke_events, folder / "other", folder / "cache", device="cpu")
+    assert len(other.results.cases) < len(again.results.cases)
+    (folder / "other" / "gap-spectrum-smoke.json").write_text("{")
+    with pytest.raises(AmpsureError, match="remove it"):
+        load_record(folder / "other" / "gap-spectrum-smoke.json")
+
+
+def test_interrupted_studies_keep_their_results(smoke_events, tmp_path, monkeypatch):
+    study = get_study("likelihoods")
+    preset = replace(SMOKE, epochs=1)
+    whole = run_study(study, preset, smoke_events, tmp_path / "whole", tmp_path / "cache", device="cpu")
+    count, real = 0, runner.fit
+
+    def counted(*arguments, **options):
+        nonlocal count
+        count += 1
+        if count == 10:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(runner, "fit", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, preset, smoke_events, tmp_path / "part", tmp_path / "other", device="cpu")
+    resumed = run_study(study, preset, smoke_events, tmp_path / "part", tmp_path / "other", device="cpu")
+    assert count == 10 + len(whole.results.cases) - 9
+    for a, b in zip(whole.results.cases, resumed.results.cases, strict=True):
+        assert a["measured"] == b["measured"]
+
+
+def test_false_claims_are_refuted(smoke_events, tmp_path):
+    """The same study on data without the claimed spread must say so."""
+    flat = replace(smoke_events, truth=smoke_events.truth**0.2, amplitude=smoke_events.truth**0.2)
+    study = get_study("true-amplitudes")
+    outcomes = [
+        run_study(study, SMOKE, data, tmp_path / name, tmp_path / "cache").verdicts[0].outcome
+        for name, data in (("flat", flat),)
+    ]
+    assert outcomes == ["refuted"]
+
+
+def likelihood_results(mse: float, heteroscedastic: float, natural: float) -> Results:
+    """Results of the study of likelihoods with made-up accuracies."""
+    accuracies = {"mse": mse, "heteroscedastic": heteroscedastic, "natural": natural}
+    return Results(
+        [
+            {
+                "labels": {"method": method, "noise": noise, "run": run},
+                "measured": {
+                    "accuracy": {"mean": value * (1 + 0.01 * run)},
+                    "sigma": {"systematic": {"spread": value}},
+                },
+            }
+            for method, value in accuracies.items()
+            for noise in (0.0, 0.05)
+            for run in range(3)
+        ]
+    )
+
+
+def test_verdicts_follow_the_numbers():
+    order = get_study("likelihoods").claims[0]
+    assert order.judge(likelihood_results(2.0, 1.0, 3.0)).outcome == "confirmed"
+    assert order.judge(likelihood_results(1.0, 2.0, 3.0)).outcome == "refuted"
+    assert order.judge(likelihood_results(1.0, 1.001, 3.0)).outcome == "inconclusive"
+
+
+def ensemble_results(averaged: float, weighted: float, learned: float) -> Results:
+    widths = {"averaged": averaged, "inverse-variance": weighted, "global": learned}
+    measured = {name: {"pulls": {"systematic": {"width": width}}} for name, width in widths.items()}
+    labels = ({"members": 128, "noise": noise, "run": run} for noise in (0.0, 0.05) for run in range(2))
+    return Results([{"labels": label, "measured": measured} for label in labels])
+
+
+def test_verdicts_of_calibration():
+    zero_noise, _, noisy = get_study("ensemble-sigma").claims
+    assert zero_noise.judge(ensemble_results(0.3, 2.0, 1.0)).outcome == "confirmed"
+    assert zero_noise.judge(ensemble_results(0.3, 2.0, 1.5)).outcome == "refuted"
+    assert noisy.judge(ensemble_results(1.0, 2.0, 1.0)).outcome == "confirmed"
+    assert noisy.judge(ensemble_results(0.5, 2.0, 1.0)).outcome == "refuted"
+
+
+def test_one_run_proves_nothing():
+    check = Check("something", estimate([1.0]), 0, 2)
+    assert check.outcome == "inconclusive"
+    assert "one run" in str(check)
+    with pytest.raises(AmpsureError, match="no results"):
+        estimate([])
+
+
+def test_errors_of_few_runs_cover_as_often_as_they_say():
+    """A standard error covers in 68.3 % of all cases, from two runs on."""
+    rng = np.random.default_rng(1)
+    for n in (2, 3, 5):
+        covered = []
+        for _ in range(4000):
+            found = estimate(rng.standard_normal(n))
+            covered.append(abs(found.value) < found.error)
+        assert np.mean(covered) == pytest.approx(0.683, abs=3 * np.sqrt(0.683 * 0.317 / 4000))
+
+
+def test_ratio_against_monte_carlo():
+    rng = np.random.default_rng(2)
+    found = ratio(Estimate(10.0, 0.2), Estimate(5.0, 0.15))
+    draws = rng.normal(10, 0.2, 100_000) / rng.normal(5, 0.15, 100_000)
+    assert found.value == 2
+    assert found.error == pytest.approx(draws.std(), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "outcome"),
+    [(1.0, 0.1, "confirmed"), (1.45, 0.1, "inconclusive"), (1.6, 0.1, "inconclusive"), (1.8, 0.1, "refuted")],
+)
+def test_a_check_needs_a_margin(value, error, outcome):
+    check = Check("something", Estimate(value, error), 0.5, 1.5)
+    assert check.outcome == outcome
+    others = [Check("certain", Estimate(1.0, 0.0), 0.5, 1.5)]
+    assert Verdict("X", "words", [check, *others]).outcome == outcome
+
+
+def test_commands(run, smoke_events, tmp_path):
+    code, out, _ = run("study", "list")
+    assert code == 0
+    assert all(name in out for name in STUDIES)
+    assert all(claim in out for claim in CLAIMS)
+    ampsure.save(smoke_events, tmp_path / "events.h5")
+    code, out, _ = run("study", "run", "true-amplitudes", "--data", "events.h5")
+    assert code == 0
+    assert "D1" in out
+    code, _, errors = run("study", "run", "box-smear")
+    assert code == 2
+    assert "did you mean 'box-smearing'" in errors
+    assert run("study", "run", "likelihoods", "--preset", "huge")[0] == 2
+
+
+def test_students_t_is_the_one_of_scipy():
+    values = np.array([1.0, 1.3, 1.1])
+    interval = stats.t.interval(0.6826895, 2, loc=values.mean(), scale=stats.sem(values))
+    assert estimate(values).error == pytest.approx((interval[1] - interval[0]) / 2, rel=1e-4)
