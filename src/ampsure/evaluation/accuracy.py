@@ -12,8 +12,9 @@ __all__ = ["Accuracy", "Bias", "accuracy", "bias", "relative_deviation"]
 Floats = NDArray[np.float64]
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def relative_deviation(prediction: Floats, truth: Floats) -> Floats:
-    """Delta = (A_NN - A_true)/A_true: (N,), (N,) -> (N,).
+    """Delta = (A_NN - A_true)/A_true: (N,), (N,) -> (N,); not finite where the truth is zero.
 
     >>> relative_deviation(np.array([1.1]), np.array([1.0])).round(12)
     array([0.1])
@@ -28,7 +29,7 @@ class Accuracy:
 
     Args:
         mean, median, quantile90, quantile99, maximum: of |Delta|.
-        bias, bias_error: mean of Delta and its standard error.
+        bias, bias_error: mean of Delta and its standard error, which one event alone does not have (nan).
     """
 
     mean: float
@@ -40,19 +41,20 @@ class Accuracy:
     bias_error: float
 
 
+@np.errstate(invalid="ignore")
 def accuracy(prediction: Floats, truth: Floats) -> Accuracy:
     """Accuracy of predictions (N,) of the truth (N,)."""
     delta = relative_deviation(prediction, truth)
     size = np.abs(delta)
-    median, quantile90, quantile99, maximum = (float(q) for q in np.quantile(size, (0.5, 0.9, 0.99, 1.0)))
+    median, quantile90, quantile99 = (float(q) for q in np.quantile(size, (0.5, 0.9, 0.99)))
     return Accuracy(
         mean=float(size.mean()),
         median=median,
         quantile90=quantile90,
         quantile99=quantile99,
-        maximum=maximum,
+        maximum=float(size.max()),
         bias=float(delta.mean()),
-        bias_error=float(delta.std() / np.sqrt(len(delta))),
+        bias_error=float(delta.std(ddof=1) / np.sqrt(len(delta))) if len(delta) > 1 else float("nan"),
     )
 
 

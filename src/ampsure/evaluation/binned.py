@@ -9,6 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ampsure.errors import AmpsureError
+
 __all__ = ["Binned", "Ratio", "bin_edges", "binned", "median", "region_ratio"]
 
 Floats = NDArray[np.float64]
@@ -47,6 +49,8 @@ def bin_edges(observable: Floats, bins: int = 40, *, logarithmic: bool = False, 
     low, high = np.quantile(observable, (tail, 1 - tail))
     if not high > low:
         high = low + max(abs(low), 1.0) * 1e-6
+    if logarithmic and not low > 0:
+        raise AmpsureError(f"Logarithmic bins need a positive observable, but it goes down to {low:.3g}.")
     return np.geomspace(low, high, bins + 1) if logarithmic else np.linspace(low, high, bins + 1)
 
 
@@ -60,7 +64,7 @@ def binned(
     level: float = 0.6827,
     seed: int = 0,
 ) -> Binned:
-    """A statistic of values (N,) in bins of an observable (N,).
+    """A statistic of values (N,) in bins of an observable (N,), the last of which is closed, as in numpy.histogram.
 
     Args:
         bootstrap: number of resampled bins the band is taken from; 0 for no band.
@@ -69,15 +73,17 @@ def binned(
     rng = np.random.default_rng(seed)
     order = np.argsort(observable, kind="stable")
     limits = np.searchsorted(observable[order], edges)
-    if edges[-1] == observable[order[-1]]:  # the last bin is closed, as in numpy.histogram
-        limits[-1] = len(observable)
+    limits[-1] = np.searchsorted(observable[order], edges[-1], side="right")
     value, low, high = np.full((3, len(edges) - 1), np.nan)
     for k, (start, stop) in enumerate(pairwise(limits)):
         inside = values[order[start:stop]]
-        if len(inside):
+        n = len(inside)
+        if n:
             value[k] = low[k] = high[k] = statistic(inside, axis=0)
-        if len(inside) and bootstrap:
-            draws = statistic(inside[rng.integers(len(inside), size=(bootstrap, len(inside)))], axis=1)
+        if n and bootstrap:
+            step = max(10**6 // n, 1)  # about a million numbers at a time
+            sizes = [min(step, bootstrap - done) for done in range(0, bootstrap, step)]
+            draws = np.concatenate([statistic(inside[rng.integers(n, size=(m, n))], axis=1) for m in sizes])
             low[k], high[k] = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2))
     return Binned(edges, value, low, high, np.diff(limits))
 
@@ -90,6 +96,7 @@ class Ratio:
     error: float
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def region_ratio(
     values: Floats, inside: NDArray[np.bool_], statistic: Statistic = median, *, bootstrap: int = 200, seed: int = 0
 ) -> Ratio:
@@ -100,6 +107,9 @@ def region_ratio(
     >>> region_ratio(np.array([2.0, 2.0, 1.0, 1.0]), np.array([True, True, False, False]))
     Ratio(value=2.0, error=0.0)
     """
+    if inside.all() or not inside.any():
+        where = "inside" if inside.any() else "outside"
+        raise AmpsureError(f"All {len(values)} events are {where} of the region: there is nothing to compare with.")
     rng = np.random.default_rng(seed)
     parts = values[inside], values[~inside]
     value = float(statistic(parts[0], axis=0) / statistic(parts[1], axis=0))

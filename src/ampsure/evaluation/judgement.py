@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
-from math import ceil
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import ceil, exp, pi, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage, special, stats
 
+from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.surrogate import Prediction
 
@@ -24,8 +26,10 @@ Floats = NDArray[np.float64]
 
 LEVELS = np.linspace(0.02, 0.98, 49)
 TOLERANCE = 0.05  # a pull this near to a unit Gaussian is called calibrated
-LOCAL_TOLERANCE = 0.10  # the same for a bin
+LOCAL_TOLERANCE = 0.10  # the same for a bin, next to all events
+FALSE_ALARMS = 0.01  # share of calibrated surrogates that are blamed for a range of some observable
 _ONE_SIGMA = 0.6826895
+_CORE_ERROR = sqrt(_ONE_SIGMA * (1 - _ONE_SIGMA)) / (2 * exp(-0.5) / sqrt(2 * pi))  # of one pull: a core has it/sqrt(N)
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,20 @@ def pulls_of(prediction: Prediction, events: Events) -> dict[str, Floats]:
     }
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # amplitudes that are exactly zero
 def judge(prediction: Prediction, events: Events, *, bins: int = 40) -> Judgement:
-    """Compare a prediction with the events it was made for."""
-    p = prediction
+    """Compare a prediction with the events it was made for; every event counts the same, whatever its weight."""
+    p, n = prediction, len(events)
+    if not n or len(p.amplitude) != n:
+        raise AmpsureError(f"A judgement needs as many predictions as events, not {len(p.amplitude)} for {n} events.")
+    finite: NDArray[np.bool_] = np.isfinite(p.amplitude + p.sigma_syst + p.sigma_stat + p.sigma_tot)
+    if not finite.all():
+        if not finite.any():
+            raise AmpsureError(f"None of the {n} predictions is finite: there is nothing to judge.")
+        columns = (p.amplitude, p.sigma_syst, p.sigma_stat, p.sigma_tot, p.in_domain)
+        rest = judge(Prediction(*(column[finite] for column in columns)), events[finite], bins=bins)
+        sentence = f"{n - rest.events} of the {n} predictions are not finite: all else is about the others."
+        return replace(rest, verdict=[sentence, *rest.verdict])
     delta = relative_deviation(p.amplitude, events.truth)
     pulls = pulls_of(p, events)
     total = pulls.get("total")
@@ -102,7 +117,7 @@ def judge(prediction: Prediction, events: Events, *, bins: int = 40) -> Judgemen
     found = accuracy(p.amplitude, events.truth)
     outside = int((~p.in_domain).sum())
     return Judgement(
-        events=len(events),
+        events=n,
         outside=outside,
         accuracy=found,
         bias=bias(delta),
@@ -112,7 +127,7 @@ def judge(prediction: Prediction, events: Events, *, bins: int = 40) -> Judgemen
         nll=scores[1],
         crps=scores[2],
         observables=split,
-        verdict=[*_calibration_in_words(summaries.get("total"), split), *_rest_in_words(found, outside, len(events))],
+        verdict=[*_calibration_in_words(p.sigma_tot, total, summaries, split), *_rest_in_words(found, outside, n)],
     )
 
 
@@ -138,56 +153,84 @@ def _core(size: Floats, axis: int) -> Floats:
     return quantile
 
 
-def _calibration_in_words(total: PullSummary | None, split: list[ObservableJudgement]) -> list[str]:
-    if total is None:
-        return ["There is no uncertainty to judge: this method gives none."]
-    worst = max(abs(total.core - 1), abs(total.width - 1))
-    if worst <= TOLERANCE:
-        sentences = [f"Calibrated within {max(ceil(100 * worst), 1)} % overall."]
-    elif abs(total.core - 1) <= TOLERANCE:
+def _calibration_in_words(
+    sigma: Floats, pull: Floats | None, summaries: dict[str, PullSummary], split: list[ObservableJudgement]
+) -> list[str]:
+    if pull is None:
+        zero = f"it is zero for {(sigma <= 0).sum()} of {len(sigma)} events"
+        return [f"There is no uncertainty to judge: {zero if sigma.any() else 'this method gives none'}."]
+    total = summaries["total"]
+    core_off, width_off = abs(total.core - 1), abs(total.width - 1)
+    worst = max(core_off, width_off)
+    error = _CORE_ERROR / sqrt(len(pull))
+    tolerance = max(TOLERANCE, 3 * error)
+    limited = f", as far as {len(pull)} events can tell" if max(worst, error) > TOLERANCE else ""
+    if worst <= tolerance:
+        sentences = [f"Calibrated within {max(ceil(100 * worst), 1)} % overall{limited}."]
+    elif core_off <= tolerance:
         sentences = [
-            f"Calibrated within {max(ceil(100 * abs(total.core - 1)), 1)} % in the core of the pull, but its tails are "
-            f"{'heavier' if total.width > 1 else 'lighter'} than Gaussian: its width is {total.width:.2f}."
-        ]
-    elif total.core > 1:
-        sentences = [
-            f"Overconfident overall: errors are {total.core:.2f} times as large as sigma says, and only "
-            f"{total.coverage68:.1%} instead of 68.3 % are within one sigma."
+            f"Calibrated within {max(ceil(100 * core_off), 1)} % in the core of the pull, but its tails are "
+            f"{'lighter' if total.width < 1 else 'heavier'} than Gaussian: its width is {total.width:.2f}."
         ]
     else:
+        word, only = ("Overconfident", "only ") if total.core > 1 else ("Underconfident", "")
         sentences = [
-            f"Underconfident overall: errors are {total.core:.2f} times as large as sigma says, and "
+            f"{word} overall: errors are {total.core:.2f} times as large as sigma says, and {only}"
             f"{total.coverage68:.1%} instead of 68.3 % are within one sigma."
         ]
-    if total.kurtosis > 5 and worst > TOLERANCE:
+    if total.kurtosis > 5 and worst > tolerance:
         sentences.append(f"The kurtosis of the pull is {total.kurtosis:.1f} instead of 3: rare errors are very large.")
-    for part in split:
-        sentences += _local_in_words(part, total)
+    cores = [_well_filled(part, np.abs(pull)) for part in split]
+    trials = 2 * sum(len(core.value) for core in cores)
+    for part, core in zip(split, cores, strict=True):
+        sentences += _local_in_words(part.observable, core, pull, total.core, FALSE_ALARMS / trials)
     return sentences
 
 
-def _local_in_words(part: ObservableJudgement, total: PullSummary) -> list[str]:
-    """Where the pull is off by more than the tolerance, beyond what it is off overall, and beyond chance."""
-    core = part.core
-    assert core is not None
-    count = np.maximum(core.count, 1)
-    # standard error of a quantile: sqrt(p (1 - p)/n) over the density of |t| there
-    density = 2 * np.exp(-0.5) / np.sqrt(2 * np.pi)
-    error = np.sqrt(_ONE_SIGMA * (1 - _ONE_SIGMA) / count) / density
-    with np.errstate(invalid="ignore"):
-        too_large = (core.value - 1 > LOCAL_TOLERANCE) & ((core.value - 1) / core.value > 3 * error)
-        too_small = (1 - core.value > LOCAL_TOLERANCE) & (1 - core.value > 3 * error * core.value)
+def _well_filled(part: ObservableJudgement, size: Floats, least: int = 50) -> Binned:
+    """The core in bins that are joined until each has some events, as sparse ones cannot tell anything."""
+    edges, ends, n = part.deviation.edges, [0], 0
+    for end, count in enumerate(part.deviation.count, start=1):
+        n += count
+        if n >= least:
+            ends, n = [*ends, end], 0
+    ends = [*ends[: max(len(ends) - 1, 1)], len(edges) - 1]  # what is left joins the last
+    return binned(part.observable.values, size, edges[ends], _core, bootstrap=0)
+
+
+def _local_in_words(
+    observable: Observable, core: Binned, pull: Floats, overall: float, false_alarms: float
+) -> list[str]:
+    """Where the pull is off by more than the tolerance, beyond what it is off overall, and beyond chance.
+
+    The core of n pulls is the one of rank 1 + 0.6827 (n - 1). If they are drawn from all N, the share of these below it
+    follows a beta distribution, which gives the probability of a core as large or as small by chance. All N are scaled
+    to a core of one before, unless they are off the same way: no bin is blamed for what others are.
+
+    Args:
+        overall: core of all pulls (N,).
+        false_alarms: probability to blame a bin by chance. Its neighbours need one standard error only.
+    """
+    count, rank = core.count, 1 + _ONE_SIGMA * (core.count - 1)
+    size = np.sort(np.abs(pull))
     sentences = []
-    for mask, word, overall in (
-        (too_large, "Overconfident", total.core - 1 > TOLERANCE),
-        (too_small, "Underconfident", 1 - total.core > TOLERANCE),
+    for word, reference, bound, worst in (
+        ("Overconfident", max(overall, 1), "up", np.max),
+        ("Underconfident", min(overall, 1), "down", np.min),
     ):
-        if mask.any() and not overall:
-            where = "; ".join(_ranges(mask, core.edges, part.observable))
-            share = core.count[mask].sum() / max(core.count.sum(), 1)
-            worst = core.value[mask].max() if word == "Overconfident" else core.value[mask].min()
-            sentences.append(f"{word} {where} ({share:.1%} of the events; errors up to {worst:.2f} times sigma).")
-    return [s.replace("up to", "down to") if s.startswith("Under") else s for s in sentences]
+        value = core.value / reference
+        below = (np.searchsorted(size, value * overall) + 0.5) / (len(size) + 1)
+        if bound == "up":
+            off, chance = value > 1 + LOCAL_TOLERANCE, special.betainc(count + 1 - rank, rank, 1 - below)
+        else:
+            off, chance = value < 1 - LOCAL_TOLERANCE, special.betainc(rank, count + 1 - rank, below)
+        groups, _ = ndimage.label(off & (chance < 0.16))
+        mask = (groups > 0) & np.isin(groups, groups[chance < false_alarms])
+        if mask.any():
+            where = "; ".join(_ranges(mask, core.edges, observable))
+            share, errors = count[mask].sum() / count.sum(), worst(core.value[mask])
+            sentences.append(f"{word} {where} ({share:.1%} of the events; errors {bound} to {errors:.2f} times sigma).")
+    return sentences
 
 
 def _ranges(mask: NDArray[np.bool_], edges: Floats, observable: Observable) -> list[str]:
@@ -208,7 +251,8 @@ def _ranges(mask: NDArray[np.bool_], edges: Floats, observable: Observable) -> l
 
 def _rest_in_words(found: Accuracy, outside: int, n: int) -> list[str]:
     sentences = []
-    if abs(found.bias) > 3 * found.bias_error and abs(found.bias) > 0.1 * found.mean:
+    certain = stats.t.isf(0.00135, max(n - 1, 1)) * found.bias_error  # three standard errors of many events
+    if abs(found.bias) > certain and abs(found.bias) > 0.1 * found.mean:
         word = "too large" if found.bias > 0 else "too small"
         sentences.append(f"Amplitudes are {word} by {abs(found.bias):.1e} on average.")
     if outside > 0.01 * n:
@@ -226,10 +270,10 @@ def as_json(value: Any) -> Any:
         return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
         return {str(key): as_json(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
+    if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
-    if isinstance(value, np.generic):
-        return as_json(value.item())
+    if isinstance(value, np.ndarray | np.generic):
+        return as_json(value.tolist())
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value

@@ -29,7 +29,7 @@ def pull_stat(prediction: Floats, sigma_stat: Floats, truth: Floats) -> Floats:
 
 
 def _pull(prediction: Floats, sigma: Floats, reference: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):  # a vanishing sigma has an infinite pull
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # a vanishing sigma has an infinite pull
         pull: Floats = (prediction - reference) / sigma
     return pull
 
@@ -58,21 +58,22 @@ class PullSummary:
     coverage99: float
 
 
+@np.errstate(invalid="ignore")
 def summarise_pull(pull: Floats) -> PullSummary:
-    """Summary of finite pulls (N,).
+    """Summary of pulls (N,); mean, width and kurtosis mean nothing if one of them is infinite.
 
     >>> summary = summarise_pull(stats.norm.ppf((np.arange(1000) + 0.5) / 1000))
     >>> round(summary.width, 2), round(summary.kurtosis, 1), round(summary.ks, 4)
     (1.0, 3.0, 0.0005)
     """
-    size = np.abs(pull)
+    size, mean, width = np.abs(pull), pull.mean(), pull.std()
     test = stats.kstest(pull, "norm", method="asymp" if len(pull) > 10_000 else "auto")
     within = [float(np.mean(size < limit)) for limit in (0.25, 1, 2, 3)]
     return PullSummary(
-        mean=float(pull.mean()),
-        width=float(pull.std()),
+        mean=float(mean),
+        width=float(width),
         core=float(np.quantile(size, 0.6826895)),
-        kurtosis=float(stats.kurtosis(pull, fisher=False)) if pull.std() else float("nan"),
+        kurtosis=float(np.mean(((pull - mean) / width) ** 4)) if width else float("nan"),
         ks=float(test.statistic),
         ks_significance=float(test.pvalue),
         within_quarter=within[0],

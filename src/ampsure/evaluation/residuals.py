@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ampsure.config import TrainingConfig
+from ampsure.errors import AmpsureError
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Point
@@ -33,13 +34,15 @@ def predictability(
         residual: (N,) best taken in units of sigma, so that every event counts.
     """
     n = len(residual)
+    if n < 10 or not residual.any():
+        raise AmpsureError(f"Predictability needs ten residuals or more that are not all zero, not {n}.")
     order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
     x = features.detach().float().cpu()[order]
     scaled = torch.from_numpy(residual / np.sqrt(np.mean(np.square(residual)))).float()[order]
     train, stop = 2 * n // 5, n // 2
     network = StackedMLP(x.shape[1], 1, hidden=hidden, seed=seed)
     data = TrainingData(x[:train], scaled[:train], x[train:stop], scaled[train:stop])
-    batch = min(512, max(train // 8, 1))
+    batch = min(512, max(train // 32, 1))  # few events need as many steps
     Engine(Point(network), MSE(), data, TrainingConfig(epochs=epochs, batch_size=batch, seed=seed, device="cpu")).run()
     with torch.no_grad():
         guess = torch.cat([network(part)[0, :, 0] for part in x[stop:].split(8192)]).double().numpy()
