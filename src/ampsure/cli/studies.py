@@ -87,7 +87,8 @@ def run(
 
 @study_app.command("report")
 def report(
-    preset: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "smoke", output: OutputOption = Path("studies")
+    preset: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "smoke",
+    output: OutputOption = Path("studies"),
 ) -> None:
     """Collect all results into one page and a Markdown table of claims.
 

@@ -34,7 +34,9 @@ def claims_table(records: Sequence[Record]) -> str:
         for verdict in record.verdicts:
             measured = "<br>".join(f"{check}: {check.outcome}" for check in verdict.checks).replace("|", "\\|")
             text = verdict.text.replace("|", "\\|")
-            lines.append(f"| {verdict.claim}: {text} | `{STUDIES[record.study].label}` | **{verdict.outcome}** | {measured} |")
+            lines.append(
+                f"| {verdict.claim}: {text} | `{STUDIES[record.study].label}` | **{verdict.outcome}** | {measured} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -66,7 +68,10 @@ def _study(record: Record) -> p.Html:
         p.join(
             p.verdict(_badge(verdict), [p.formula(f"{verdict.claim}: {verdict.text}")], _KINDS[verdict.outcome]),
             p.table(
-                [[p.formula(c.quantity), f"{c.found.value:.3g} ± {c.found.error:.1g}", c.claimed, c.outcome] for c in verdict.checks],
+                [
+                    [p.formula(c.quantity), f"{c.found.value:.3g} ± {c.found.error:.1g}", c.claimed, c.outcome]
+                    for c in verdict.checks
+                ],
                 ["", "measured", "in the paper", ""],
             ),
         )
