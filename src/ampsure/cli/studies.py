@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import ampsure
+from ampsure.io import replacing
 from ampsure.studies import PRESETS, STUDIES, Verdict, cost, get_preset, get_study, run_study, study_events
 from ampsure.studies.summary import claims_table, load_records, studies_report
 from ampsure.training import TrainingInterrupted

@@ -91,8 +91,8 @@ def _run_in_words(record: Record) -> str:
 
     networks = ", ".join(dict.fromkeys("x".join(map(str, t["hidden"])) for t in trained))
     return (
-        f"{len(trained)} trainings of networks {networks}, {all_of('epochs')} epochs, {all_of('events')} training events, "
-        f"{all_of('precision')}, on {all_of('device')}; {sum(t['seconds'] for t in trained):,.0f} s in all."
+        f"{len(trained)} trainings of networks {networks}, {all_of('epochs')} epochs, {all_of('events')} training "
+        f"events, {all_of('precision')}, on {all_of('device')}; {sum(t['seconds'] for t in trained):,.0f} s in all."
     )
 
 
