@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit format validate benchmark soak clean
+.PHONY: help install browser demo test lint types unit format validate benchmark soak clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -18,6 +18,11 @@ $(READY): pyproject.toml constraints.txt
 
 install: $(READY) ## Create .venv with ampsure and its development tools
 
+browser: ## Install Chromium for the tests of pages, where it is missing (Debian)
+	@command -v chromium chromedriver >/dev/null || { \
+	  if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
+
 demo: $(READY) ## Generate 20 000 events of g g > a a g, train a repulsive ensemble on them, and judge it
 	@mkdir -p demo
 	@rm -rf demo/run
@@ -26,6 +31,7 @@ demo: $(READY) ## Generate 20 000 events of g g > a a g, train a repulsive ensem
 	$(BIN)/ampsure train --data demo/events.h5 --method repulsive -o demo/run --set training.seed=1 \
 	  --set network.hidden=[128,128,128] --set training.batch_size=256 --set training.epochs=100
 	$(BIN)/ampsure evaluate demo/run
+	$(BIN)/ampsure report demo/run
 
 test: lint types unit ## Lint, types and tests
 

@@ -12,10 +12,10 @@ from rich.markup import escape
 import ampsure
 from ampsure.errors import AmpsureError
 
-from . import events, studies, surrogates
+from . import events, reports, studies, surrogates
 from .common import app
 
-__all__ = ["app", "events", "main", "studies", "surrogates"]
+__all__ = ["app", "events", "main", "reports", "studies", "surrogates"]
 
 
 def main() -> None:

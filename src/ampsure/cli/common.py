@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -27,7 +28,9 @@ from ampsure._version import versions
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation.generate import Report
+from ampsure.io import checksum, load
 from ampsure.processes import Process, get_process
+from ampsure.surrogate import Surrogate
 
 __all__ = ["Invalid", "InvalidOption", "ProcessOption", "SignedOption", "app", "console", "parse_settings", "progress"]
 
@@ -129,6 +132,25 @@ def with_history(events: Events, command: str, source: Path) -> Events:
     entry = {"command": command, "source": source.name, "versions": versions()}
     provenance = {**events.provenance, "history": [*(history if isinstance(history, list) else []), entry]}
     return replace(events, provenance=provenance)
+
+
+def events_to_test(surrogate: Surrogate, data: Path | None) -> tuple[Events, str]:
+    """The events of a file a surrogate has not learned from, and in words where they are from."""
+    d, path = surrogate.config.data, data or surrogate.config.data.path
+    if path is None:
+        raise AmpsureError("The surrogate does not say what it was trained on: give --data FILE.")
+    events, source = load(path, process=d.process, invalid=d.invalid, signed=d.signed), str(path)
+    if events.process.n_legs != surrogate.process.n_legs:
+        raise AmpsureError(
+            f"{path} has events of {events.process.n_legs} legs, the surrogate {surrogate.process.n_legs}."
+        )
+    if not np.allclose(events.process.masses, surrogate.process.masses, rtol=1e-3, atol=1e-3):
+        raise AmpsureError(f"{path} has legs of other masses than the surrogate: {events.process.masses}.")
+    if checksum(events) == surrogate.provenance["data"]["checksum"]:  # never test on what was learned
+        events, source = events.split(surrogate.config.training.seed, d.fractions)[2], f"the test part of {path}"
+    if not len(events):
+        raise AmpsureError(f"{path} has no test events: give --data FILE.")
+    return events, source
 
 
 def print_dropped(events: Events) -> None:

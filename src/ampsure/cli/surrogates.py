@@ -22,12 +22,11 @@ import ampsure
 from ampsure.config import METHODS, RECIPES, Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.evaluation import Judgement, judge
-from ampsure.events import Events
-from ampsure.io import checksum, replacing
+from ampsure.io import replacing
 from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
 
-from .common import app, bar_display, console, parse_settings
+from .common import app, bar_display, console, events_to_test, parse_settings
 
 __all__: list[str] = []
 
@@ -88,7 +87,7 @@ def evaluate(
     Example: `ampsure evaluate runs/a --data test.h5`
     """
     surrogate = load_surrogate(run)
-    events = _test_events(surrogate, data)
+    events, _ = events_to_test(surrogate, data)
     table = Table(title=f"{escape(str(run))}: {len(events):,} test events", show_header=False)
     judgement = judge(surrogate.predict(events.momenta), events)
     for row in evaluation_rows(judgement):
@@ -178,24 +177,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False)  # strings, numbers, booleans and lists are alike in both
-
-
-def _test_events(surrogate: Surrogate, data: Path | None) -> Events:
-    d, path = surrogate.config.data, data or surrogate.config.data.path
-    if path is None:
-        raise AmpsureError("The surrogate does not say what it was trained on: give --data FILE.")
-    events = ampsure.load(path, process=d.process, invalid=d.invalid, signed=d.signed)
-    if events.process.n_legs != surrogate.process.n_legs:
-        raise AmpsureError(
-            f"{path} has events of {events.process.n_legs} legs, the surrogate {surrogate.process.n_legs}."
-        )
-    if not np.allclose(events.process.masses, surrogate.process.masses, rtol=1e-3, atol=1e-3):
-        raise AmpsureError(f"{path} has legs of other masses than the surrogate: {events.process.masses}.")
-    if checksum(events) == surrogate.provenance["data"]["checksum"]:  # never test on what was learned
-        events = events.split(surrogate.config.training.seed, d.fractions)[2]
-    if not len(events):
-        raise AmpsureError(f"{path} has no test events: give --data FILE.")
-    return events
 
 
 def evaluation_rows(judgement: Judgement) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -11,14 +16,28 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from ampsure.errors import AmpsureError
 from ampsure.evaluation import Binned
 from ampsure.io import replacing
 
-__all__ = ["colour", "curve", "histogram", "legend", "panels", "save_figure", "unit_gaussian"]
+__all__ = [
+    "Drawing",
+    "colour",
+    "curve",
+    "exponents",
+    "histogram",
+    "legend",
+    "literal",
+    "panels",
+    "save_figure",
+    "to_svg",
+    "unit_gaussian",
+]
 
 Floats = NDArray[np.float64]
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LINES = ("-", "--", ":", "-.")
 _STYLE: Any = {
     "font.size": 11,
@@ -34,6 +53,40 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "ampsure",  # the same figure gives the same file
 }
+
+
+class Drawing(NamedTuple):
+    """A figure with what is said about it.
+
+    Args:
+        name: of its files and its place in the page.
+        caption: what is shown.
+        alternative: what is seen, for those who do not see it.
+    """
+
+    figure: Figure
+    name: str
+    caption: str
+    alternative: str
+
+
+def literal(text: str) -> str:
+    r"""Text from elsewhere as a label: a dollar is a dollar, not the start of a formula.
+
+    >>> literal("a $1 run")
+    'a \\$1 run'
+    """
+    return text.replace("$", r"\$")
+
+
+def exponents(text: str) -> str:
+    """Powers as they are written by hand.
+
+    >>> exponents("1.2e-05 GeV^-2")
+    '1.2×10⁻⁵ GeV⁻²'
+    """
+    text = re.sub(r"(?<=\d)e([+-]\d+)\b", lambda power: f"×10^{int(power[1])}", text)
+    return re.sub(r"\^(-?\d+)", lambda power: power[1].translate(_RAISED), text)
 
 
 def colour(k: int) -> dict[str, Any]:
@@ -72,7 +125,8 @@ def curve(axes: Axes, data: Binned, k: int = 0, *, scale: float = 1.0, **options
     """A binned statistic as a line in the style of series k, with its band."""
     look = {**colour(k), **options}
     value, low, high = (scale * np.append(v, v[-1]) for v in (data.value, data.low, data.high))
-    axes.step(data.edges, value, where="post", **look)
+    (line,) = axes.step(data.edges, value, where="post", **look)
+    vars(line)["band"] = low, high  # for those who ask the page for numbers
     axes.fill_between(data.edges, low, high, step="post", color=look["color"], alpha=0.2, linewidth=0)
 
 
@@ -89,11 +143,32 @@ def legend(axes: Axes, **options: Any) -> None:
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
     """Write the figure as `stem`.pdf and `stem`.png; each whole or not at all."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AmpsureError(f"The folder {stem.parent} for figures cannot be made: check what is there.") from error
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("pdf", "png")]
-    with mpl.rc_context(_STYLE):
+    with _rendering():
         for path in paths:
             with replacing(path) as temporary:
                 undated = {"CreationDate": None} if path.suffix == ".pdf" else None
                 figure.savefig(temporary, format=path.suffix[1:], dpi=160, metadata=undated)
     return paths
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as an <svg> element on a clear background; its text stays text."""
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with _rendering(), StringIO() as file:
+        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+        svg = file.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+@contextmanager
+def _rendering() -> Iterator[None]:
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing from"
+        )  # names may be in any script; a box is no reason to fail
+        yield
