@@ -25,10 +25,13 @@ from ampsure.report import (
     surrogate_report,
 )
 from ampsure.report.comparison import _marked
-from ampsure.report.examination import PULL, SCORES, Metric, number
+from ampsure.report.examination import PULL, SCORES, Metric, number, verdict_of
+from ampsure.report.style import exponents, panels
 from ampsure.report.surrogate import reproduce
+from ampsure.surrogate import Prediction
 from tests.test_events import two_to_two
 
+pytestmark = pytest.mark.xdist_group("report")  # one worker runs them all: they share their runs
 SMALL = {"network": {"hidden": (16, 16)}, "posterior": {"members": 2}}
 
 
@@ -57,7 +60,7 @@ def test_the_page_has_the_numbers_of_the_judgement(run, folder, examination):
     html = (folder / "a" / "report.html").read_text()
     j = examination.judgement
     for sentence in j.verdict:
-        assert page.text(sentence) in html
+        assert page.text(exponents(sentence)) in html
         assert sentence in out
     numbers = [number(j.accuracy.mean, ".3g"), number(j.accuracy.quantile99, ".3g"), number(j.bias.sum_negative, ".3g")]
     for metric in SCORES:
@@ -82,6 +85,25 @@ def test_the_page_has_the_numbers_of_the_judgement(run, folder, examination):
 
     again = examine(examination.surrogate, examination.events, examination.name, examination.source)
     assert surrogate_report(again) == html  # the same run gives the same page
+
+
+def test_curves_of_all_kinds_are_read_off_a_figure():
+    figure, axes = panels(1, 2)
+    axes[0, 0].errorbar([1, 2], [3, 4], [0.5, 0.25], linestyle="none", marker="o", label=r"$\sigma$ points")
+    axes[0, 0].plot([1, 2, 4], [1, np.nan, 3], label="line")
+    axes[0, 0].stairs([5, 6], [0, 1, 2], label="steps")
+    axes[0, 0].axhline(1)
+    axes[0, 0].set(xscale="log", xlim=(1, 4), xlabel="x")
+    axes[0, 1].set(xscale="symlog")
+    html = page.figure(figure, "kinds", "caption", "words")
+    (panel,) = json.loads(re.search(r"json\">(.*)</script>", html)[1])
+    curves = {curve["label"]: curve for curve in panel["curves"]}
+    assert (panel["label"], panel["log"], panel["range"]) == ("x", True, [1, 4])
+    assert [curve["kind"] for curve in curves.values()] == ["step", "points", "line"]
+    assert curves["σ points"]["band"] == [[2.5, 3.75], [3.5, 4.25]]
+    assert curves["line"]["y"] == [1, None, 3]
+    for cell in ("<td>3 [2.5, 3.5]</td>", "<th scope=row>0 – 1</th><td>5</td>", "<td>–</td>"):
+        assert cell in html
 
 
 def test_what_is_text_stays_text(examination):
@@ -142,6 +164,36 @@ def test_no_uncertainty_is_said(examination):
     both = comparison_report([bare, examination])
     assert "no uncertainty</span>" in both
     assert 'id="figure-coverage"' in both
+
+
+@pytest.mark.parametrize(
+    ("pulls", "mark"),
+    [
+        (lambda rng, x: rng.standard_normal(len(x)), "✓</span> calibrated</span>"),
+        (lambda rng, x: 1.5 * rng.standard_normal(len(x)), "▲</span> overconfident</span>"),
+        (lambda rng, x: 0.6 * rng.standard_normal(len(x)), "▼</span> underconfident</span>"),
+        (lambda rng, x: rng.standard_t(3, len(x)) / 1.197, "calibrated core, heavy tails</span>"),
+        (lambda rng, x: rng.uniform(-1.4648, 1.4648, len(x)), "calibrated core, light tails</span>"),
+        (lambda rng, x: np.where(x > 0.9, 1.3, 0.97) * rng.standard_normal(len(x)), "not everywhere</span>"),
+    ],
+)
+def test_the_badge_says_what_the_words_say(flat_events, pulls, mark):
+    rank = np.argsort(np.argsort(flat_events.final_state_mass)) / len(flat_events)
+    sigma = 0.01 * flat_events.truth
+    amplitude = flat_events.amplitude + sigma * pulls(np.random.default_rng(1), rank)
+    zero, inside = np.zeros(len(sigma)), np.ones(len(sigma), bool)
+    judgement = judge(Prediction(amplitude, sigma, zero, sigma, inside), flat_events)
+    assert mark in verdict_of(judgement), judgement.verdict
+
+
+def test_predictions_that_are_not_finite_are_left_out(examination, monkeypatch):
+    p = examination.prediction
+    broken = replace(p, amplitude=np.where(np.arange(len(p.amplitude)) < 5, np.nan, p.amplitude))
+    monkeypatch.setattr(type(examination.surrogate), "predict", lambda self, momenta: broken)
+    found = examine(examination.surrogate, examination.events, "broken")
+    assert len(found.events) == found.judgement.events == len(examination.events) - 5
+    drawings = surrogate_drawings(found)
+    assert "5 of the 400 predictions are not finite" in surrogate_report(found, drawings[:2])
 
 
 def test_runs_side_by_side(run, folder, examination, tmp_path):

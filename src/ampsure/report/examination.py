@@ -23,7 +23,6 @@ from ampsure.evaluation import (
     pulls_of,
     relative_deviation,
 )
-from ampsure.evaluation.judgement import TOLERANCE
 from ampsure.events import Events
 from ampsure.io import checksum
 from ampsure.preprocessing import get_features
@@ -47,6 +46,15 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
+_MARKS: list[tuple[str, str, Kind]] = [
+    ("no uncertainty", "no uncertainty", "none"),
+    ("Overconfident overall", "overconfident", "bad"),
+    ("Underconfident overall", "underconfident", "warn"),
+    ("tails are heavier", "calibrated core, heavy tails", "warn"),
+    ("tails are lighter", "calibrated core, light tails", "warn"),
+    ("Overconfident", "calibrated overall, not everywhere", "warn"),
+    ("Underconfident", "calibrated overall, not everywhere", "warn"),
+]
 _HALF = "50\u202f%"
 _FEWEST, _MOST = 200, 50_000  # events a small network learns residuals from
 
@@ -105,14 +113,21 @@ class Examination:
 def examine(surrogate: Surrogate, events: Events, name: str, source: str = "events in memory") -> Examination:
     """Predict, judge, and see what is left in the residuals."""
     prediction = surrogate.predict(events.momenta)
+    judgement = judge(prediction, events)
+    p = prediction
+    finite = np.isfinite(p.amplitude + p.sigma_syst + p.sigma_stat + p.sigma_tot)
+    if not finite.all():  # the judgement says so; nothing else can be drawn or counted
+        events = events[finite]
+        columns = (p.amplitude, p.sigma_syst, p.sigma_stat, p.sigma_tot, p.in_domain)
+        prediction = Prediction(*(column[finite] for column in columns))
     residual = pulls_of(prediction, events).get("total", relative_deviation(prediction.amplitude, events.truth))
     left = None
-    if len(events) >= _FEWEST and residual.any():
+    if len(events) >= _FEWEST and residual.any() and np.isfinite(residual).all():
         some = slice(None, None, -(-len(events) // _MOST))
         raw = get_features(surrogate.config.features.inputs)(torch.from_numpy(events.momenta[some]), surrogate.process)
         with _one_thread():
             left = predictability(surrogate.standardization(raw), residual[some])
-    return Examination(name, source, surrogate, events, prediction, judge(prediction, events), left)
+    return Examination(name, source, surrogate, events, prediction, judgement, left)
 
 
 class Metric(NamedTuple):
@@ -140,7 +155,7 @@ class Metric(NamedTuple):
         """The value, with its error where it has one."""
         error = self.error(of)
         value = number(self.value(of), self.form)
-        return value if error is None else f"{value} ± {number(error, self.form.lstrip('+z'))}"
+        return value if error is None or np.isnan(error) else f"{value} ± {number(error, self.form.lstrip('+z'))}"
 
     def distance(self, value: float) -> float:
         """Smaller is better."""
@@ -206,19 +221,15 @@ def number(value: float | None, form: str) -> str:
 def verdict_of(judgement: Judgement) -> Html:
     """The judgement in words, with a badge."""
     mark, kind = _calibration(judgement)
-    return verdict(badge(mark, kind), judgement.verdict, kind)
+    return verdict(badge(mark, kind), list(map(exponents, judgement.verdict)), kind)
 
 
 def _calibration(judgement: Judgement) -> tuple[str, Kind]:
-    total = judgement.pulls.get("total")
-    if total is None:
-        return "no uncertainty", "none"
-    if abs(total.core - 1) > TOLERANCE:
-        return ("overconfident", "bad") if total.core > 1 else ("underconfident", "warn")
-    if abs(total.width - 1) > TOLERANCE:
-        return f"calibrated core, {'heavy' if total.width > 1 else 'light'} tails", "warn"
-    if any(sentence.startswith(("Overconfident", "Underconfident")) for sentence in judgement.verdict):
-        return "calibrated overall, not everywhere", "warn"
+    """The verdict in a word, so that badge and sentences never disagree."""
+    words = " ".join(judgement.verdict)
+    for sign, mark, kind in _MARKS:
+        if sign in words:
+            return mark, kind
     return "calibrated", "good"
 
 

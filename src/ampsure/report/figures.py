@@ -77,7 +77,7 @@ def _histogram(axes: Axes, series: list[tuple[Floats, Floats, str | None]], bins
 def deviation_sizes(series: Mapping[str, Floats], bins: int = 80) -> Figure:
     """Distributions of relative sizes (N,) over many orders of magnitude, such as |Delta| and sigma/A."""
     figure, ((axes,),) = panels()
-    logs = {label: np.log10(values[values > 0]) for label, values in series.items()}
+    logs = {label: np.log10(values[np.isfinite(values) & (values > 0)]) for label, values in series.items()}
     low, high = np.quantile(np.concatenate(list(logs.values())), (2e-4, 1))
     edges = np.linspace(low, max(high, low + 0.1), bins + 1)
     for k, (label, values) in enumerate(logs.items()):
@@ -91,7 +91,7 @@ def deviation_sizes(series: Mapping[str, Floats], bins: int = 80) -> Figure:
 def deviations(series: Mapping[str, Floats], bins: int = 80) -> Figure:
     """Distributions of Delta (N,) with their signs; the outermost 0.5 % on each side are not shown."""
     figure, ((axes,),) = panels()
-    limit = max(float(np.quantile(np.abs(values), 0.99)) for values in series.values()) or 1e-12
+    limit = max(float(np.quantile(np.abs(values[np.isfinite(values)]), 0.99)) for values in series.values()) or 1e-12
     edges = np.linspace(-limit, limit, bins + 1)
     for k, (label, values) in enumerate(series.items()):
         histogram(axes, values, edges, k, label=label)

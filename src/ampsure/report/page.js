@@ -5,16 +5,16 @@ const digits = value => Math.abs(value) < 1e-3 && value ? value.toExponential(2)
 const short = value => value === null || value === undefined ? "–" : digits(value);
 
 function valueAt(curve, x) {  // the value of a curve at x, with its band where there is one
-  const n = curve.x.length;
-  let i = curve.x.findIndex(edge => edge > x) - 1;
-  if (i === -2 && x === curve.x[n - 1]) i = n - 2;
-  if (i < 0) return null;
-  if (curve.step) {
-    const band = curve.band ? ` [${short(curve.band[0][i])}, ${short(curve.band[1][i])}]` : "";
-    return curve.y[i] === null ? null : short(curve.y[i]) + band;
+  const {kind, band} = curve, xs = curve.x, ys = curve.y;
+  if (kind === "line") {
+    const i = xs.findIndex((left, k) => left <= x && x <= xs[k + 1]);
+    if (i < 0 || ys[i] === null || ys[i + 1] === null) return null;
+    return short(ys[i] + (x - xs[i]) / (xs[i + 1] - xs[i] || 1) * (ys[i + 1] - ys[i]));
   }
-  const part = (x - curve.x[i]) / (curve.x[i + 1] - curve.x[i]);
-  return curve.y[i] === null || curve.y[i + 1] === null ? null : short(curve.y[i] + part * (curve.y[i + 1] - curve.y[i]));
+  const nearest = () => xs.reduce((best, at, k) => Math.abs(at - x) < Math.abs(xs[best] - x) ? k : best, 0);
+  const i = kind === "points" ? nearest() : xs.findIndex((left, k) => left <= x && x <= xs[k + 1]);
+  if (i < 0 || ys[i] === null) return null;
+  return short(ys[i]) + (band ? ` [${short(band[0][i])}, ${short(band[1][i])}]` : "");
 }
 
 function line(parent, label, value, colour) {

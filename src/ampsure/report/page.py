@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
@@ -176,7 +177,7 @@ def figure(drawn: Figure, name: str, caption: object, alternative: str) -> Html:
         for factor, label, sign in ((1.5, "Zoom in", "+"), (1 / 1.5, "Zoom out", "−"), (0, "Whole figure", "⤢"))
     )
     return Html(
-        f'<figure class="plot" id="figure-{name}"><div class="view" tabindex="0">{svg}'
+        f'<figure class="plot" id="figure-{name}"><div class="view" tabindex="0" role="group">{svg}'
         f'<div class="readout" hidden></div></div><div class="controls">{buttons}</div>'
         f"<figcaption>{text(caption)}</figcaption>"
         f'{details("Numbers", paragraph(alternative), *numbers(panels))}<script type="application/json">{data}</script>'
@@ -223,7 +224,7 @@ def numbers(panels: list[dict[str, Any]], most: int = 50) -> list[Html]:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for panel in panels:
         for curve in panel["curves"]:
-            groups.setdefault((curve["step"], *curve["x"]), []).append({**curve, "axis": panel["label"]})
+            groups.setdefault((curve["kind"] == "step", *curve["x"]), []).append({**curve, "axis": panel["label"]})
     tables = []
     for (step, *x), curves in groups.items():
         rows = len(x) - 1 if step else len(x)
@@ -249,6 +250,8 @@ def _panels(drawn: Figure) -> list[dict[str, Any]]:
     found, label = [], ""
     for axes in reversed(drawn.axes):  # a panel without a label of its own shares the one below
         label = _plain(axes.get_xlabel()) or label
+        if axes.get_xscale() not in ("linear", "log"):
+            continue
         place = axes.get_position()
         box = [place.x0 * width, (1 - place.y1) * height, place.x1 * width, (1 - place.y0) * height]
         range_ = [float(limit) for limit in axes.get_xlim()]
@@ -258,22 +261,27 @@ def _panels(drawn: Figure) -> list[dict[str, Any]]:
 
 
 def _curves(axes: Axes) -> list[dict[str, Any]]:
+    """Label, colour, kind (step, line, points), x, y and band of everything labelled that is a function of x."""
+    bars = {bar.lines[0]: bar for bar in axes.containers if isinstance(bar, ErrorbarContainer)}
     curves: list[dict[str, Any]] = []
     for artist in (*axes.patches, *axes.lines):
-        label = str(artist.get_label())
+        bar = bars.get(artist) if isinstance(artist, Line2D) else None
+        label, band = str((bar or artist).get_label()), vars(artist).get("band", ())
         if label.startswith("_"):  # matplotlib's own name for what has none
             continue
         if isinstance(artist, StepPatch):
             y, x, _ = artist.get_data()
-            step, colour = True, artist.get_edgecolor()
+            kind, colour = "step", artist.get_edgecolor()
         elif isinstance(artist, Line2D):
             x, y = (np.asarray(values, dtype=np.float64) for values in artist.get_data())
-            step, colour = artist.get_drawstyle() == "steps-post", artist.get_color()
+            plain = "points" if artist.get_linestyle() in ("None", "none", "", " ") else "line"
+            kind, colour = "step" if artist.get_drawstyle() == "steps-post" else plain, artist.get_color()
         else:
             continue
-        band = [_short(bound) for bound in vars(artist).get("band", ())]
-        numbers = {"step": step, "x": _short(x), "y": _short(y), "band": band or None}
-        curves.append({"label": _plain(label), "colour": to_hex(colour), **numbers})
+        if bar is not None and bar.has_yerr:
+            band = np.array([segment[:, 1] for segment in bar.lines[2][-1].get_segments()]).T
+        values = {"x": _short(x), "y": _short(y), "band": [_short(bound) for bound in band] or None}
+        curves.append({"label": _plain(label), "colour": to_hex(colour), "kind": kind, **values})
     return curves
 
 

@@ -165,7 +165,7 @@ def _tiles(e: Examination) -> Iterator[tuple[str, str, str]]:
         yield "core of the pull", number(total.core, ".2f"), "1 is calibrated"
         yield "within one σ", number(total.coverage68, ".1%"), "68.3 % is calibrated"
     if e.residual is not None:
-        value, error = number(e.residual.value, "z.2f"), number(e.residual.error, ".2f")
+        value, error = number(e.residual.value, "z.3f"), number(e.residual.error, ".3f")
         yield "predictable residual, R²", f"{value} ± {error}", "0 is nothing left to learn"
 
 
