@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ampsure.evaluation import Binned
 from ampsure.report.style import colour, curve, legend, unit_gaussian
 
 from .measure import DEVIATION_EDGES, PULL_EDGES
+
+Floats = NDArray[np.float64]
 
 __all__ = ["as_binned", "draw_curve", "draw_deviation", "draw_pull", "draw_shares", "finish"]
 
@@ -22,19 +24,24 @@ def as_binned(stored: dict[str, Any]) -> Binned:
     return Binned(**{**arrays, "count": arrays["count"].astype(np.int64)})  # type: ignore[arg-type]
 
 
-def draw_shares(axes: Axes, shares: ArrayLike, edges: ArrayLike, k: int, **options: Any) -> None:
-    """A stored histogram as a normalised density, without its outer bins: they hold what is further out."""
-    density = np.asarray(shares, dtype=np.float64)[1:-1] / np.diff(edges)[1:-1]
-    axes.stairs(density, np.asarray(edges)[1:-1], **{**colour(k), **options})
+def draw_shares(axes: Axes, shares: ArrayLike, edges: Floats, k: int, **options: Any) -> None:
+    """A stored histogram as a normalised density, without its outer bins, which hold what is further out."""
+    density = np.asarray(shares, dtype=np.float64) / np.diff(edges)
+    _draw_steps(axes, density, edges, k, **options)
 
 
 def draw_deviation(axes: Axes, measured: dict[str, Any], k: int, **options: Any) -> None:
     """Distribution of |Delta|."""
-    density = np.asarray(measured["deviation"]) / np.diff(DEVIATION_EDGES)
+    density = np.asarray(measured["deviation"], dtype=np.float64) / np.diff(DEVIATION_EDGES)
+    _draw_steps(axes, density, 10**DEVIATION_EDGES, k, **options)
+    axes.set(xscale="log", xlabel=r"$|\Delta|$", ylabel=r"normalised, per unit of $\log_{10}$")
+
+
+def _draw_steps(axes: Axes, density: Floats, edges: Floats, k: int, **options: Any) -> None:
+    """From the first filled bin to the last, so that the axis ends where the data do."""
     filled = np.flatnonzero(density[1:-1]) + 1
     first, last = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (1, 2)
-    axes.stairs(density[first:last], 10 ** DEVIATION_EDGES[first : last + 1], **{**colour(k), **options})
-    axes.set(xscale="log", xlabel=r"$|\Delta|$", ylabel=r"normalised, per unit of $\log_{10}$")
+    axes.stairs(density[first:last], edges[first : last + 1], **{**colour(k), **options})
 
 
 def draw_pull(axes: Axes, measured: dict[str, Any], kind: str, k: int, **options: Any) -> None:
