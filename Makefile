@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 install: $(READY) ## Create .venv with ampsure and its development tools
 
 browser: ## Install Chromium for the tests of pages, where it is missing (Debian)
-	@command -v chromium chromedriver >/dev/null || { \
+	@{ command -v chromium && command -v chromedriver; } >/dev/null || { \
 	  if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
 
