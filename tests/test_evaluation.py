@@ -499,7 +499,7 @@ def test_calibrated_surrogates_are_not_blamed_for_ranges(flat_events, law):
 def test_wrong_everywhere(many, scale, word):
     """Said once, with the factor, and not again for every range."""
     (sentence,) = judge(*made_up(many, scale=scale)).verdict
-    factor, share = re.match(rf"{word} overall: errors are ([\d.]+) times .* (\d+\.\d)% instead", sentence).groups()
+    factor, share = re.match(rf"{word} overall: errors are ([\d.]+) times .* (\d+\.\d) % instead", sentence).groups()
     n, expected = len(many), 2 * stats.norm.cdf(scale) - 1
     assert float(factor) == pytest.approx(1 / scale, rel=4 * 0.962 / np.sqrt(n), abs=0.005)
     assert significance(float(share) / 100 - expected, np.sqrt(expected * (1 - expected) / n)) < 4.5
@@ -513,7 +513,7 @@ def test_wrong_above_an_amplitude(many, scale, word, opposite, share):
     prediction, events = made_up(many, scale=np.where(many.truth > threshold, scale, 1.0))
     sentences = judge(prediction, events).verdict
     (found,) = [s for s in sentences if re.match(rf"{word}confident above A = ", s)]
-    low, named = re.search(r"above A = (\S+) GeV\^-2 \((\S+)% of the events", found).groups()
+    low, named = re.search(r"above A = (\S+) GeV\^-2 \((\S+) % of the events", found).groups()
     edges = bin_edges(many.truth, logarithmic=True)
     assert abs(np.log(float(low) / threshold)) < 1.05 * np.log(edges[1] / edges[0])
     assert float(named) / 100 == pytest.approx(share, abs=0.03)
@@ -525,7 +525,9 @@ def test_wrong_in_a_window_of_the_mass(many, scale, word):
     mass = many.final_state_mass
     low, high = np.quantile(mass, [0.4, 0.6])
     sentences = words(*made_up(many, scale=np.where((mass > low) & (mass < high), scale, 1.0)))
-    found = re.search(rf"{word} for m\(a a g\) from (\S+) GeV to (\S+) GeV \(\S+ of the events; (.*?)\)", sentences)
+    found = re.search(
+        rf"{word} for m\(a a g\) from (\S+) GeV to (\S+) GeV \([\d.]+ % of the events; (.*?)\)", sentences
+    )
     width = np.diff(bin_edges(mass))[0]
     assert float(found[1]) == pytest.approx(low, abs=1.05 * width)
     assert float(found[2]) == pytest.approx(high, abs=1.05 * width)
@@ -584,7 +586,7 @@ def test_outside_the_domain(flat_events):
     prediction, events = made_up(flat_events)
     found = judge(replace(prediction, in_domain=np.zeros(len(events), bool)), events)
     assert found.outside == found.events == 3000
-    assert found.verdict[-1] == "100.0% of the test events are outside the domain of the training."
+    assert found.verdict[-1] == "100.0 % of the test events are outside the domain of the training."
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 20, 50])
@@ -607,7 +609,7 @@ def test_perfect_predictions(flat_events):
     """Not one error: as underconfident as can be, without a division by zero."""
     prediction, events = made_up(flat_events[:500], draws=np.zeros(500))
     (sentence,) = judge(replace(prediction, amplitude=events.truth.copy()), events).verdict
-    assert sentence.startswith("Underconfident overall: errors are 0.00 times as large as sigma says, and 100.0%")
+    assert sentence.startswith("Underconfident overall: errors are 0.00 times as large as sigma says, and 100.0 %")
 
 
 def test_amplitudes_that_change_sign(flat_events):

@@ -191,6 +191,13 @@ def test_commands(run, smoke_events, tmp_path):
     code, out, _ = run("study", "run", "true-amplitudes", "--data", "events.h5")
     assert code == 0
     assert "D1" in out
+    code, out, _ = run("study", "report")
+    assert code == 0
+    assert "D1" in (tmp_path / "studies/smoke-claims.md").read_text()
+    page = (tmp_path / "studies/smoke-report.html").read_text()
+    assert "orders of magnitude" in page
+    assert "<svg" in page
+    assert run("study", "report", "--preset", "laptop")[0] == 2
     code, _, errors = run("study", "run", "box-smear")
     assert code == 2
     assert "did you mean 'box-smearing'" in errors

@@ -176,7 +176,7 @@ def _calibration_in_words(
         word, only = ("Overconfident", "only ") if total.core > 1 else ("Underconfident", "")
         sentences = [
             f"{word} overall: errors are {total.core:.2f} times as large as sigma says, and {only}"
-            f"{total.coverage68:.1%} instead of 68.3 % are within one sigma."
+            f"{_percent(total.coverage68)} instead of 68.3 % are within one sigma."
         ]
     if total.kurtosis > 5 and worst > tolerance:
         sentences.append(f"The kurtosis of the pull is {total.kurtosis:.1f} instead of 3: rare errors are very large.")
@@ -229,7 +229,9 @@ def _local_in_words(
         if mask.any():
             where = "; ".join(_ranges(mask, core.edges, observable))
             share, errors = count[mask].sum() / count.sum(), worst(core.value[mask])
-            sentences.append(f"{word} {where} ({share:.1%} of the events; errors {bound} to {errors:.2f} times sigma).")
+            sentences.append(
+                f"{word} {where} ({_percent(share)} of the events; errors {bound} to {errors:.2f} times sigma)."
+            )
     return sentences
 
 
@@ -249,6 +251,10 @@ def _ranges(mask: NDArray[np.bool_], edges: Floats, observable: Observable) -> l
     return words
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
 def _rest_in_words(found: Accuracy, outside: int, n: int) -> list[str]:
     sentences = []
     certain = stats.t.isf(0.00135, max(n - 1, 1)) * found.bias_error  # three standard errors of many events
@@ -256,7 +262,7 @@ def _rest_in_words(found: Accuracy, outside: int, n: int) -> list[str]:
         word = "too large" if found.bias > 0 else "too small"
         sentences.append(f"Amplitudes are {word} by {abs(found.bias):.1e} on average.")
     if outside > 0.01 * n:
-        sentences.append(f"{outside / n:.1%} of the test events are outside the domain of the training.")
+        sentences.append(f"{_percent(outside / n)} of the test events are outside the domain of the training.")
     return sentences
 
 
