@@ -55,12 +55,12 @@ def test_single_members_and_equal_members_give_finite_terms():
 def test_ensemble_penalty_is_repulsion_and_prior():
     network = StackedMLP(3, 1, hidden=(4,), members=3, seed=0, dtype=torch.float64)
     prediction = network(torch.randn(10, 3, dtype=torch.float64))[..., 0]
-    penalty = Ensemble(network, beta=2.0, prior_width=0.5).penalty(prediction, 1000)
+    penalty = Ensemble(network, beta=2.0, prior_width=0.5).penalty(prediction, torch.tensor([1000]))
     squares = sum(p.square().flatten(1).sum(1) for p in network.parameters())
     torch.testing.assert_close(penalty, 2.0 / 1000 * repulsion(prediction) + squares / (2 * 1000 * 0.25))
-    free = Ensemble(network, beta=0.0, prior_width=float("inf")).penalty(prediction, 1000)
+    free = Ensemble(network, beta=0.0, prior_width=float("inf")).penalty(prediction, torch.tensor([1000]))
     assert not free.any()
-    assert not Point(network).penalty(prediction, 1000).any()
+    assert not Point(network).penalty(prediction, torch.tensor([1000])).any()
 
 
 def test_variational_penalty_is_the_divergence_from_the_prior():
@@ -70,14 +70,14 @@ def test_variational_penalty_is_the_divergence_from_the_prior():
         kl_divergence(Normal(mean, log_sigma.exp()), Normal(torch.zeros_like(mean), 0.7)).sum()
         for mean, log_sigma in zip((*network.weights, *network.biases), posterior.log_sigma, strict=True)
     )
-    penalty = posterior.penalty(torch.zeros(1, 5, dtype=torch.float64), 50)
+    penalty = posterior.penalty(torch.zeros(1, 5, dtype=torch.float64), torch.tensor([50]))
     torch.testing.assert_close(penalty[0], expected / 50)
 
 
 def test_local_reparametrisation_has_the_moments_of_sampled_weights():
     network = StackedMLP(3, 1, hidden=(), seed=0, dtype=torch.float64)  # one layer: moments are known exactly
     posterior = Variational(network, initial_width=0.3)
-    posterior.generator = torch.Generator().manual_seed(1)
+    posterior.generators = [torch.Generator().manual_seed(1)]
     x = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64).expand(200_000, 3)
     out = posterior(x)[0, :, 0]
     mean = network(x[:1])[0, 0, 0]

@@ -39,7 +39,7 @@ from ampsure.preprocessing import (
     get_target,
 )
 from ampsure.processes import Process
-from ampsure.training import Engine, Progress, TrainingData
+from ampsure.training import Engine, Progress, Training, TrainingData
 from ampsure.training.sigma import ResidualVariance, SigmaCompanion
 
 __all__ = ["Prediction", "Surrogate", "fit", "load_surrogate"]
@@ -386,11 +386,10 @@ def fit(
     def train_stage(name: str, stage: Posterior, of: Likelihood, on: TrainingData, **options: Any) -> None:
         file = None if folder is None else folder / f"{name}.safetensors"
         shown = None if report is None else (lambda progress: report(name, progress))
-        engine = Engine(
-            stage, of, on, config.training, checkpoint=file, fingerprint=fingerprint, report=shown, **options
-        )
+        training = Training(stage, of, on, config.training, report=shown, **options)
+        engine = Engine(training, checkpoint=file, fingerprint=fingerprint)
         engine.run()
-        history[name] = engine.history
+        history[name] = engine.histories[0]
 
     if folder is not None:
         try:

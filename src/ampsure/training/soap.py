@@ -15,12 +15,20 @@ What was decided where the paper leaves it open:
 - The first step sets the basis up and leaves the matrices alone, as the authors' program does: in the basis made from
   the same gradient, that gradient is diagonal, and Adam would blow its rounding errors up to full steps. All other
   parameters take their first Adam step at once, so they follow `torch.optim.Adam` from the start.
-- The basis is refreshed at the end of every 16th update (`precondition_every`), after the parameters have moved.
+- The basis is refreshed at the end of every 16th update (`precondition_every`), after the parameters have moved. The
+  paper takes one step of orthogonal iteration, Q <- qr(L Q). On a GPU a batched QR takes longer than sixteen updates,
+  so here all pairs of columns turn at once, by matrix products alone: with B = Q^T L Q and eigenvalues b = diag(B),
+
+      Q <- polar(Q + Q X),  X_ij = B_ij (b_j - b_i) / max(b_i, b_j)^2,
+
+  the orthogonal matrix nearest to Q + Q X. To first order in B_ij and for b_i << b_j this is the rotation by B_ij/b_j
+  of orthogonal iteration. Columns with equal eigenvalues, which that would turn by an angle decided by rounding errors,
+  stay, so no two machines disagree; and no column ever changes its place, so there is nothing to sort.
 - eps is added to the bias-corrected root, as `torch.optim.Adam` does; weight decay is decoupled, as in AdamW.
 - A factor without full rank (always so in the first updates of a layer with few outputs) leaves the basis of its null
   space to rounding errors: no two machines, nor a member in and out of an ensemble, would agree. So the set-up adds a
-  tiny diagonal with distinct entries, which prefers the axes, that is plain Adam, and each refresh a tiny multiple of
-  the identity, which prefers the old basis. Both are relative to the trace and do not move eigenvectors above them.
+  tiny diagonal with distinct entries, which prefers the axes, that is plain Adam, and each refresh takes eigenvalues
+  not smaller than a tiny share of the trace, which prefers the old basis.
 """
 
 from __future__ import annotations
@@ -39,13 +47,14 @@ __all__ = ["SOAP"]
 
 FACTORS = ("left", "right")
 SET_UP_TILT = 1e-8  # the set-up is done in float64
-REFRESH_SHIFT = {torch.float64: 1e-10}  # well above rounding, well below the eigenvalues that matter
-REFRESH_SHIFT_OTHERWISE = 1e-6
+REFRESH_FLOOR = {torch.float64: 1e-10}  # well above rounding, well below the eigenvalues that matter
+REFRESH_FLOOR_OTHERWISE = 1e-6
+POLAR_STEPS = 10  # singular values from 0.1 to 1 become 1 to 1e-6, those from 0.2 to 1e-13
 
 
 @dataclass
 class _Matrices:
-    """All weight matrices of one shape: (E, in, out) each, (B, in, out) together, B the sum of the E."""
+    """All weight matrices of one shape: (E, in, out) each, (B, in, out) together, B the number of them times E."""
 
     params: list[Tensor]
     exp_avg: Tensor  # (B, in, out), original space
@@ -68,18 +77,18 @@ class _Matrices:
 
 @dataclass
 class _Others:
-    """All other parameters, flattened one after the other into (n,): Adam is elementwise."""
+    """All other parameters of E members, flattened side by side into (E, n): Adam is elementwise."""
 
     params: list[Tensor]
     exp_avg: Tensor
     exp_avg_sq: Tensor
 
     def gather(self, tensors: list[Tensor]) -> Tensor:
-        return torch.cat([t.flatten() for t in tensors])
+        return torch.cat([t.flatten(1) for t in tensors], dim=1)
 
     def views(self, stacked: Tensor) -> list[Tensor]:
-        parts = stacked.split([p.numel() for p in self.params])
-        return [part.view(p.shape) for part, p in zip(parts, self.params, strict=True)]
+        parts = stacked.split([p[0].numel() for p in self.params], dim=1)
+        return [part.unflatten(1, p.shape[1:]) for part, p in zip(parts, self.params, strict=True)]
 
     def state(self) -> dict[str, list[Tensor]]:
         return {"exp_avg": self.views(self.exp_avg), "exp_avg_sq": self.views(self.exp_avg_sq)}
@@ -103,9 +112,10 @@ class SOAP(Optimizer):
 
     Within a group, the same parameters must have gradients at every step; those without one at the first step are
     left out. An ordinary step never waits for the device, and works in place on `state`, whose tensors are views of
-    the stacks. To capture it in a CUDA graph, take the first `step` outside the graph, capture `update`, and call
-    `advance` after every replay (not after the capture, which runs nothing); capture again after `load_state_dict`.
-    `lr` must then be a tensor on the device; `betas` and the other numbers are baked into the graph.
+    the stacks. To capture it in a CUDA graph, take the first `step` outside the graph, capture up to `reach()` calls of
+    `update`, and call `advance` after every replay (not after the capture, which runs nothing); capture again after
+    `load_state_dict`. The learning rate must then be a tensor on the device; `betas` and the other numbers are baked
+    into the graph.
 
     Args:
         params: parameters or groups of them, as for every torch optimiser.
@@ -198,17 +208,17 @@ class SOAP(Optimizer):
             if not p.is_floating_point() or p.layout != torch.strided:
                 raise AmpsureError(f"SOAP takes dense real parameters, not {p.dtype} with layout {p.layout}.")
             is_matrix = p.ndim == 3 and p.shape[1] > 1
-            shapes.setdefault((p.dtype, p.device, p.shape[1:] if is_matrix else None), []).append(p)
+            shapes.setdefault((p.dtype, p.device, p.shape if is_matrix else len(p)), []).append(p)
         plan = _Plan(params, torch.zeros(2, dtype=torch.float64, device=params[0].device), [], [])
         for (_, _, shape), members in shapes.items():
             stack: _Matrices | _Others
             zeros = members[0].new_zeros
-            if shape is None:
-                size = sum(p.numel() for p in members)
+            if isinstance(shape, int):
+                size = (shape, sum(p[0].numel() for p in members))
                 stack = _Others(members, zeros(size), zeros(size))
                 plan.others.append(stack)
             else:
-                b, (rows, cols) = sum(p.shape[0] for p in members), shape
+                b, (rows, cols) = len(members) * shape[0], shape[1:]
                 factors, bases = ((zeros(b, rows, rows), zeros(b, cols, cols)) for _ in range(2))
                 stack = _Matrices(members, zeros(b, rows, cols), zeros(b, rows, cols), factors, bases)
                 plan.matrices.append(stack)
@@ -240,8 +250,12 @@ class SOAP(Optimizer):
         return loss
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Moves the parameters and the moments: the part of a step that a CUDA graph can capture."""
+    def update(self, rate: Tensor | None = None) -> None:
+        """Moves the parameters and the moments: the part of a step that a CUDA graph can capture.
+
+        Args:
+            rate: (E,) learning rate of every member, instead of `lr`.
+        """
         for index, group in enumerate(self.param_groups):
             plan = self._plan(index)
             if plan is None:
@@ -255,21 +269,28 @@ class SOAP(Optimizer):
                 if first:
                     self._set_up(matrices, group)
                 else:
-                    self._update_matrices(matrices, group, correction1[0], correction2[0])
+                    self._update_matrices(matrices, group, rate, correction1[0], correction2[0])
             for others in plan.others:
                 grad = others.gather(_gradients(others.params))
                 others.exp_avg.lerp_(grad, 1 - beta1)
                 others.exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
                 denominator = others.exp_avg_sq.sqrt().div_(correction2[1]).add_(group["eps"])
-                _move(others, (others.exp_avg / correction1[1]).div_(denominator), group)
+                _move(others, (others.exp_avg / correction1[1]).div_(denominator), group, rate)
+
+    def reach(self) -> int:
+        """Updates that may follow each other before `advance`."""
+        return min(
+            group["precondition_every"] - (group["steps"] - 1) % group["precondition_every"] if group["steps"] else 1
+            for group in self.param_groups
+        )
 
     @torch.no_grad()
-    def advance(self) -> None:
-        """Counts a finished `update` and refreshes the eigenbasis when it is time."""
+    def advance(self, steps: int = 1) -> None:
+        """Counts finished updates and refreshes the eigenbasis when it is time."""
         for plan, group in zip(self._plans, self.param_groups, strict=True):
             if plan is None:
                 continue
-            group["steps"] += 1
+            group["steps"] += steps
             updates = group["steps"] - 1  # of the matrices: the first step is for the basis
             if updates > 0 and updates % group["precondition_every"] == 0:
                 _refresh(plan.matrices)
@@ -287,7 +308,9 @@ class SOAP(Optimizer):
             basis.copy_(torch.linalg.eigh(factor).eigenvectors.flip(-1))  # largest eigenvalue first
 
     @staticmethod
-    def _update_matrices(stack: _Matrices, group: dict[str, Any], correction1: Tensor, correction2: Tensor) -> None:
+    def _update_matrices(
+        stack: _Matrices, group: dict[str, Any], rate: Tensor | None, correction1: Tensor, correction2: Tensor
+    ) -> None:
         beta1, beta2 = group["betas"]
         left, right = stack.bases
         grad = stack.gather(_gradients(stack.params))
@@ -296,7 +319,7 @@ class SOAP(Optimizer):
         stack.exp_avg_sq.mul_(beta2).addcmul_(rotated, rotated, value=1 - beta2)
         denominator = stack.exp_avg_sq.sqrt().div_(correction2).add_(group["eps"])
         direction = (left.mT @ stack.exp_avg @ right).div_(correction1).div_(denominator)
-        _move(stack, left @ direction @ right.mT, group)
+        _move(stack, left @ direction @ right.mT, group, rate)
         _update_factors(stack, grad, group["shampoo_beta"])
 
 
@@ -304,13 +327,16 @@ def _gradients(params: Iterable[Tensor]) -> list[Tensor]:
     return [p.grad for p in params if p.grad is not None]
 
 
-def _move(stack: _Matrices | _Others, direction: Tensor, group: dict[str, Any]) -> None:
+def _move(stack: _Matrices | _Others, direction: Tensor, group: dict[str, Any], rate: Tensor | None) -> None:
     """W <- W - lr (direction + weight_decay W); overwrites `direction`."""
     lr = group["lr"]
     if group["weight_decay"] != 0:
         direction.add_(stack.gather(stack.params), alpha=group["weight_decay"])
-    # A tensor without axes counts as a number: a float64 learning rate does not promote float32 weights.
-    direction.mul_(lr.reshape(()) if isinstance(lr, Tensor) else lr)
+    if rate is not None:
+        layers = direction.unflatten(0, (-1, len(rate)))  # (layers, E, ...)
+        layers.mul_(rate.view(-1, *[1] * (direction.ndim - 1)))
+    else:  # a tensor without axes counts as a number: a float64 learning rate does not promote float32 weights
+        direction.mul_(lr.reshape(()) if isinstance(lr, Tensor) else lr)
     torch._foreach_sub_(stack.params, stack.views(direction))
 
 
@@ -322,33 +348,29 @@ def _update_factors(stack: _Matrices, grad: Tensor, beta: float) -> None:
 
 
 def _refresh(stacks: Iterable[_Matrices]) -> None:
-    """One orthogonal iteration Q <- qr(L Q) for all factors; those of one size share one batched QR.
+    """Turns the bases towards the eigenvectors of their factors (see above); those of one size share each call."""
+    sizes: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+    for stack in stacks:
+        for factor, basis in zip(stack.factors, stack.bases, strict=True):
+            sizes.setdefault((factor.dtype, factor.device, factor.shape[-1]), []).append((factor, basis))
+    for pairs in sizes.values():
+        fresh = _turned(*(torch.cat(tensors) for tensors in zip(*pairs, strict=True)))
+        for (_, basis), q in zip(pairs, fresh.split([len(basis) for _, basis in pairs]), strict=True):
+            basis.copy_(q)
 
-    The columns are first sorted by the estimated eigenvalues q^T L q, and the second moments follow them. L is shifted
-    by a tiny multiple of the identity (see above), and eigenvalues below the shift keep their order.
-    """
-    stacks = list(stacks)
-    sizes: dict[Any, list[tuple[int, int]]] = {}
-    for i, stack in enumerate(stacks):
-        for side, factor in enumerate(stack.factors):
-            sizes.setdefault((factor.dtype, factor.device, factor.shape[-1]), []).append((i, side))
-    orders: dict[tuple[int, int], Tensor] = {}
-    for places in sizes.values():
-        factors = torch.cat([stacks[i].factors[side] for i, side in places])
-        bases = torch.cat([stacks[i].bases[side] for i, side in places])
-        shift = REFRESH_SHIFT.get(factors.dtype, REFRESH_SHIFT_OTHERWISE)
-        floor = shift * factors.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)  # (B, 1)
-        product = factors @ bases
-        eigenvalues = torch.maximum((bases * product).sum(-2), floor)  # (B, n)
-        order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
-        product.addcmul_(bases, floor.unsqueeze(-1))
-        fresh, _ = torch.linalg.qr(product.gather(-1, order.unsqueeze(-2).expand_as(product)))
-        lengths = [stacks[i].factors[side].shape[0] for i, side in places]
-        for (i, side), q, o in zip(places, fresh.split(lengths), order.split(lengths), strict=True):
-            stacks[i].bases[side].copy_(q)
-            orders[i, side] = o
-    for i, stack in enumerate(stacks):
-        v = stack.exp_avg_sq
-        rows = orders[i, 0].unsqueeze(-1).expand_as(v)
-        cols = orders[i, 1].unsqueeze(-2).expand_as(v)
-        v.copy_(v.gather(-2, rows).gather(-1, cols))
+
+def _turned(factor: Tensor, basis: Tensor) -> Tensor:
+    """Bases (B, n, n) nearer to the eigenvectors of the factors (B, n, n)."""
+    rotated = basis.mT @ factor @ basis
+    diagonal = rotated.diagonal(dim1=-2, dim2=-1)  # (B, n)
+    floor = REFRESH_FLOOR.get(factor.dtype, REFRESH_FLOOR_OTHERWISE) * diagonal.sum(-1, keepdim=True)
+    eigenvalue = torch.maximum(diagonal, floor).clamp_min(torch.finfo(factor.dtype).tiny)
+    rows, cols = eigenvalue.unsqueeze(-1), eigenvalue.unsqueeze(-2)
+    largest = torch.maximum(rows, cols)
+    turn = rotated.div_(largest).mul_((cols - rows).div_(largest))  # antisymmetric: zero on the diagonal
+    # Newton-Schulz iteration to the polar factor; it needs singular values of at most 1: |1 + X|^2 = 1 + |X^T X|.
+    bound = 1 + (turn.mT @ turn).abs_().sum(-1, keepdim=True).amax(-2, keepdim=True)  # (B, 1, 1)
+    q = torch.baddbmm(basis, basis, turn).div_(bound.sqrt_())
+    for _ in range(POLAR_STEPS):
+        q = torch.baddbmm(q, q, q.mT @ q, beta=1.5, alpha=-0.5)
+    return q

@@ -1,0 +1,48 @@
+"""Steps recorded once as a CUDA graph and replayed: launching hundreds of small kernels takes longer than they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+__all__ = ["Replay"]
+
+
+class Replay:
+    """Calls `step(0), ..., step(n - 1)`: as written, or from the third call on as a CUDA graph of all n.
+
+    The step must read what changes from call to call (batch, learning rate) from tensors that stay where they are,
+    work in place, and ask the device nothing.
+
+    Args:
+        generators: of random numbers drawn in the step; a replay advances them as the step would.
+        enabled: False to call the step as written, always.
+    """
+
+    def __init__(
+        self, step: Callable[[int], None], *, generators: Sequence[torch.Generator] = (), enabled: bool = True
+    ) -> None:
+        self._step, self._generators, self._enabled = step, generators, enabled
+        self._calls = 0  # the first ones are not recorded: libraries and optimisers set themselves up in them
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def __call__(self, n: int) -> None:
+        self._calls += 1
+        if not self._enabled or self._calls < 3:
+            for k in range(n):
+                self._step(k)
+            return
+        if n not in self._graphs:
+            self._graphs[n] = self._record(n)
+        self._graphs[n].replay()
+
+    def _record(self, n: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None  # they never run at the same time
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads may go on
+            for k in range(n):
+                self._step(k)
+        return graph
