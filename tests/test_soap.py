@@ -87,11 +87,11 @@ def test_layers_of_one_shape_do_not_mix():
 
 
 class PlainSOAP:
-    """One weight matrix, numpy, line by line after arXiv:2409.11321, but for the refresh; the first bases are given."""
+    """One weight matrix, numpy, line by line after arXiv:2409.11321; the first bases are given."""
 
-    def __init__(self, w, g, left_basis, right_basis, lr, beta1, beta2, shampoo_beta, eps, every, floor):
+    def __init__(self, w, g, left_basis, right_basis, lr, beta1, beta2, shampoo_beta, eps, every, shift):
         self.w, self.lr, self.beta1, self.beta2, self.beta = w.copy(), lr, beta1, beta2, shampoo_beta
-        self.eps, self.every, self.floor, self.t = eps, every, floor, 0
+        self.eps, self.every, self.shift, self.t = eps, every, shift, 0
         self.m, self.v = np.zeros_like(w), np.zeros_like(w)
         self.factor_l, self.factor_r = (1 - self.beta) * g @ g.T, (1 - self.beta) * g.T @ g
         self.q_l, self.q_r = left_basis, right_basis
@@ -106,27 +106,25 @@ class PlainSOAP:
         self.factor_l = self.beta * self.factor_l + (1 - self.beta) * g @ g.T
         self.factor_r = self.beta * self.factor_r + (1 - self.beta) * g.T @ g
         if self.t % self.every == 0:
-            self.q_l = self.iterate(self.factor_l, self.q_l)
-            self.q_r = self.iterate(self.factor_r, self.q_r)
+            rows, self.q_l = self.iterate(self.factor_l, self.q_l)
+            cols, self.q_r = self.iterate(self.factor_r, self.q_r)
+            self.v = self.v[np.ix_(rows, cols)]
 
     def iterate(self, factor, basis):
-        rotated = basis.T @ factor @ basis
-        eigenvalues = np.maximum(np.diag(rotated), self.floor * np.trace(factor))
-        largest = np.maximum.outer(eigenvalues, eigenvalues)
-        turn = rotated * np.subtract.outer(eigenvalues, eigenvalues).T / largest**2
-        u, _, v = np.linalg.svd(basis + basis @ turn)
-        return u @ v
+        factor = factor + self.shift * np.trace(factor) * np.eye(len(factor))
+        order = np.argsort(-np.diag(basis.T @ factor @ basis))
+        return order, np.linalg.qr(factor @ basis[:, order])[0]
 
 
-@pytest.mark.parametrize(("floor", "tolerance"), [(1e-10, 1e-9), (0, 1e-6)])
+@pytest.mark.parametrize(("shift", "tolerance"), [(1e-10, 1e-8), (0, 1e-6)])
 @pytest.mark.parametrize("shape", [(6, 6), (7, 3), (2, 9), (4, 1)])
-def test_equals_a_plain_numpy_version(shape, floor, tolerance):
+def test_equals_a_plain_numpy_version(shape, shift, tolerance):
     rng = np.random.default_rng(5)
     start = rng.normal(size=(3, *shape))
     grads = (
         rng.normal(size=(51, 3, *shape)) * np.geomspace(1, 0.03, shape[-1]) * np.geomspace(2, 0.1, shape[0])[:, None]
     )
-    grads[25:] = grads[25:][..., ::-1]  # the eigenvalues change places
+    grads[25:] = grads[25:][..., ::-1]  # the eigenvalues change places: the sorting has work to do
     w = torch.nn.Parameter(torch.tensor(start))
     optimiser = SOAP([w], lr=0.02, betas=(0.9, 0.95), shampoo_beta=0.8, eps=1e-6, precondition_every=5)
     drive(optimiser, [w], [[torch.tensor(grads[0])]])
@@ -142,7 +140,7 @@ def test_equals_a_plain_numpy_version(shape, floor, tolerance):
                 q.T @ square @ q, np.diag(np.linalg.eigvalsh(square)[::-1]), atol=1e-8 * np.trace(square)
             )
             bases.append(q)
-        plain = PlainSOAP(start[e], grads[0, e], *bases, 0.02, 0.9, 0.95, 0.8, 1e-6, 5, floor)
+        plain = PlainSOAP(start[e], grads[0, e], *bases, 0.02, 0.9, 0.95, 0.8, 1e-6, 5, shift)
         for g in grads[1:, e]:
             plain.step(g)
         np.testing.assert_allclose(w[e].detach(), plain.w, rtol=tolerance, atol=tolerance)

@@ -32,6 +32,8 @@ class Adam:
         self._direction = torch.zeros_like(weights)  # (E, P)
         self._state = {"exp_avg": torch.zeros_like(weights), "exp_avg_sq": torch.zeros_like(weights)}
         self._state["step"] = torch.zeros((), device=weights.device)
+        # One block of the fused kernel takes up to 65536 elements: in 32 pieces a single network occupies more of them.
+        self._piece = max(-(-weights.numel() // 32), 1)
 
     @torch.no_grad()
     def update(self, rate: Tensor) -> None:
@@ -41,13 +43,15 @@ class Adam:
         if self._decay and not self._decoupled:
             gradient = gradient.add(self._weights, alpha=self._decay)
         state["step"].add_(1)
+        flat = (direction.zero_(), gradient, state["exp_avg"], state["exp_avg_sq"])
+        moved, gradients, averages, squares = ([*tensor.view(-1).split(self._piece)] for tensor in flat)
         torch._fused_adam_(
-            [direction.zero_()],
-            [gradient],
-            [state["exp_avg"]],
-            [state["exp_avg_sq"]],
+            moved,
+            gradients,
+            averages,
+            squares,
             [],
-            [state["step"]],
+            [state["step"]] * len(moved),
             lr=1.0,
             beta1=self._betas[0],
             beta2=self._betas[1],

@@ -97,7 +97,7 @@ class _Course:
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
     epoch: int = -1  # of `order` and `rates`
-    order: Tensor = field(default_factory=lambda: torch.empty(0))  # (S, B), or (S, E, B) if members have their own
+    order: Tensor = field(default_factory=lambda: torch.empty(0))  # (S, 1, B), or (S, E, B) if members have their own
     rates: Tensor = field(default_factory=lambda: torch.empty(0))  # (S,)
     started: tuple[int, float] = (0, 0.0)  # step and time
 
@@ -109,7 +109,7 @@ class _Course:
         return self.per_epoch - step % self.per_epoch
 
     def batches(self, step: int, n: int) -> tuple[Tensor, Tensor]:
-        """Events and learning rates of the next n steps, (n, B) or (n, E, B) and (n,); at rest after the end."""
+        """Events (n, 1 or E, B) and learning rates (n,) of the next n steps; at rest after the end."""
         epoch, start = divmod(min(step, self.end - 1), self.per_epoch)
         if epoch != self.epoch:
             self._begin(epoch, step)
@@ -123,8 +123,7 @@ class _Course:
         streams: list[tuple[int, ...]] = [()] if config.shared_batches else [(member,) for member in range(members)]
         orders = [shuffled(len(x), config.seed, 1, epoch, *stream, device=x.device) for stream in streams]
         used = self.per_epoch * self.batch
-        batches = torch.stack([o[:used].view(self.per_epoch, self.batch) for o in orders], dim=1)
-        self.order = batches.squeeze(1) if config.shared_batches else batches
+        self.order = torch.stack([o[:used].view(self.per_epoch, self.batch) for o in orders], dim=1)
         shares = _shares(config.schedule, epoch * self.per_epoch, self.per_epoch, self.total)
         self.rates = torch.tensor(shares, dtype=x.dtype).mul_(config.learning_rate).to(x.device)
         self.epoch, self.started = epoch, (step, time.monotonic())
@@ -183,18 +182,18 @@ class Engine:
         sizes = [len(d.y_train) for d in data]
         self._n = torch.tensor(sizes, dtype=self._x.dtype, device=device)  # (G,)
         self._offsets = torch.tensor([0, *sizes[:-1]], device=device).cumsum(0)  # (G,)
-        if not self.config.shared_batches:
-            self._offsets = self._offsets[:, None]
         self._validation = _Validation.of(data)
 
         # What the steps of a chunk read and write; all else they change in place.
         graphs = device.type == "cuda" and self.config.graphs
         self._chunk = _GRAPH_STEPS if graphs else 1
-        each = (groups, self._batch) if self.config.shared_batches else (groups, self._members, self._batch)
-        self._batches = torch.zeros(self._chunk, *each, dtype=torch.int64, device=device)
-        self._rates = torch.zeros(self._chunk, groups, dtype=self._x.dtype, device=device)
-        self._losses = torch.zeros(self._chunk, groups, self._members, dtype=self._x.dtype, device=device)
-        self._totals = torch.zeros(self._chunk, groups, dtype=self._x.dtype, device=device)
+        shape = (self._chunk, groups, 1 if self.config.shared_batches else self._members, self._batch)
+        self._inputs = self._x.new_zeros(*shape, self._x.shape[1])  # (steps, G, 1 or E, B, F)
+        self._targets = self._x.new_zeros(shape)  # (steps, G, 1 or E, B)
+        self._rates = self._x.new_zeros(self._chunk, groups)  # (steps, G)
+        self._losses = self._x.new_zeros(self._chunk, groups, self._members)  # (steps, G, E)
+        self._totals = self._x.new_zeros(self._chunk, groups)  # (steps, G)
+        self._ones = self._x.new_ones(groups)
         self._run_steps = Replay(self._train_step, generators=noise, enabled=graphs)
 
         self.step = 0
@@ -239,31 +238,32 @@ class Engine:
         room = min(min(c.left(self.step) for c in active), min(o.reach() for o in self._optimizers))
         n = self._chunk if room >= self._chunk else 1
         rows, rates = zip(*(course.batches(self.step, n) for course in self._courses), strict=True)
-        torch.stack(rows, dim=1, out=self._batches[:n])
-        self._batches[:n] += self._offsets[:, None]
+        index = (torch.stack(rows, dim=1) + self._offsets[:, None, None]).flatten()  # (n, G, 1 or E, B)
+        torch.index_select(self._x, 0, index, out=self._inputs[:n].flatten(0, -2))
+        torch.index_select(self._y, 0, index, out=self._targets[:n].flatten())
         torch.stack(rates, dim=1, out=self._rates[:n])
         self._run_steps(n)
         for optimizer in self._optimizers:
             optimizer.advance(n)
         self._sum += self._losses[:n].sum(0, dtype=torch.float64)
         steps = torch.arange(self.step, self.step + n, device=self._totals.device)[:, None]
-        bad = torch.where(torch.isfinite(self._totals[:n]), _NEVER, steps).amin(0)  # looked at once an epoch
-        self._first_bad = torch.minimum(self._first_bad, bad)
+        bad = steps.masked_fill(torch.isfinite(self._totals[:n]), _NEVER).amin(0)
+        self._first_bad = torch.minimum(self._first_bad, bad)  # looked at once an epoch
         self.step += n
         return [course for course in active if self.step % course.per_epoch == 0]
 
     def _train_step(self, k: int) -> None:
-        """Step k of a chunk: reads `_batches` and `_rates`, moves all members, writes `_losses` and `_totals`."""
-        x, y = self._x[self._batches[k]], self._y[self._batches[k]]  # (G, B, F), (G, B), or (G, E, B, F), (G, E, B)
-        inputs, targets = (self._spread(x), self._spread(y)) if x.ndim == 3 else (x.flatten(0, 1), y.flatten(0, 1))
-        out = self._posterior(inputs, self.likelihood.detached)  # (G E, B, n_outputs)
-        loss = self.likelihood.loss(out, targets).mean(1)  # (G E,)
+        """Step k of a chunk: all members see their events and move, and the losses are noted."""
+        x, y = self._inputs[k], self._targets[k]  # (G, 1 or E, B, F), (G, 1 or E, B)
+        out = self._posterior(self._spread(x), self.likelihood.detached)  # (G E, B, n_outputs)
+        loss = self.likelihood.loss(out, self._spread(y)).mean(1)  # (G E,)
         penalty = self._posterior.penalty(self.likelihood.mean(out), self._n)  # (G E,)
         total = (loss + penalty).unflatten(0, self._sum.shape).sum(1)  # (G,)
         if self._companion is not None:
             means = self.likelihood.prediction(out.detach()).unflatten(0, self._sum.shape).mean(1)
-            total = total + self._companion.loss(x, y - means)
-        gradients = iter(torch.autograd.grad(total.sum(), [p for s in self._stacks for p in s.parameters]))
+            total = total + self._companion.loss(x[:, 0], y[:, 0] - means)
+        parameters = [p for stack in self._stacks for p in stack.parameters]
+        gradients = iter(torch.autograd.grad(total, parameters, self._ones))
         for stack, optimizer in zip(self._stacks, self._optimizers, strict=True):
             gradient = stack.gather([next(gradients) for _ in stack.parameters])
             if self.config.gradient_clip is not None:
@@ -275,9 +275,8 @@ class Engine:
         self._totals[k].copy_(total.detach())
 
     def _spread(self, values: Tensor) -> Tensor:
-        """(G, ...) -> (G E, ...): all members of a training see the same."""
-        shape = values.shape
-        return values.unsqueeze(1).expand(shape[0], self._members, *shape[1:]).flatten(0, 1)
+        """(G, 1 or E, ...) -> (G E, ...): members see what is theirs, or what they share."""
+        return values.expand(-1, self._members, *values.shape[2:]).flatten(0, 1)
 
     @torch.no_grad()
     def _validation_loss(self, due: Sequence[_Course]) -> Tensor:
@@ -295,8 +294,8 @@ class Engine:
         total = torch.zeros_like(result[groups])
         size = max(self._batch, 8192 if self._sum.device.type == "cpu" else 2**20 // self._sum.numel())
         for x, y, weight in self._validation.chunks(groups, size):
-            out = network(self._spread(x), linear=linear)
-            loss = self.likelihood.validation_loss(out, self._spread(y)).unflatten(0, total.shape)
+            out = network(self._spread(x[:, None]), linear=linear)
+            loss = self.likelihood.validation_loss(out, self._spread(y[:, None])).unflatten(0, total.shape)
             total += (loss * weight[:, None]).sum(-1, dtype=torch.float64)
         result[groups] = total
         return result

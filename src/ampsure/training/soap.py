@@ -16,19 +16,14 @@ What was decided where the paper leaves it open:
   the same gradient, that gradient is diagonal, and Adam would blow its rounding errors up to full steps. All other
   parameters take their first Adam step at once, so they follow `torch.optim.Adam` from the start.
 - The basis is refreshed at the end of every 16th update (`precondition_every`), after the parameters have moved. The
-  paper takes one step of orthogonal iteration, Q <- qr(L Q). On a GPU a batched QR takes longer than sixteen updates,
-  so here all pairs of columns turn at once, by matrix products alone: with B = Q^T L Q and eigenvalues b = diag(B),
-
-      Q <- polar(Q + Q X),  X_ij = B_ij (b_j - b_i) / max(b_i, b_j)^2,
-
-  the orthogonal matrix nearest to Q + Q X. To first order in B_ij and for b_i << b_j this is the rotation by B_ij/b_j
-  of orthogonal iteration. Columns with equal eigenvalues, which that would turn by an angle decided by rounding errors,
-  stay, so no two machines disagree; and no column ever changes its place, so there is nothing to sort.
+  orthogonal iteration Q <- qr(L Q) is done by Cholesky's decomposition of the columns' scalar products, in float64 and
+  with columns of unit length: a batched QR takes longer on a GPU than sixteen updates. By Cauchy and Schwarz the
+  pivots are not smaller than the ratio of the eigenvalues, so nothing is lost.
 - eps is added to the bias-corrected root, as `torch.optim.Adam` does; weight decay is decoupled, as in AdamW.
 - A factor without full rank (always so in the first updates of a layer with few outputs) leaves the basis of its null
   space to rounding errors: no two machines, nor a member in and out of an ensemble, would agree. So the set-up adds a
-  tiny diagonal with distinct entries, which prefers the axes, that is plain Adam, and each refresh takes eigenvalues
-  not smaller than a tiny share of the trace, which prefers the old basis.
+  tiny diagonal with distinct entries, which prefers the axes, that is plain Adam, and each refresh a tiny multiple of
+  the identity, which prefers the old basis. Both are relative to the trace and do not move eigenvectors above them.
 """
 
 from __future__ import annotations
@@ -47,9 +42,8 @@ __all__ = ["SOAP"]
 
 FACTORS = ("left", "right")
 SET_UP_TILT = 1e-8  # the set-up is done in float64
-REFRESH_FLOOR = {torch.float64: 1e-10}  # well above rounding, well below the eigenvalues that matter
-REFRESH_FLOOR_OTHERWISE = 1e-6
-POLAR_STEPS = 10  # singular values from 0.1 to 1 become 1 to 1e-6, those from 0.2 to 1e-13
+REFRESH_SHIFT = {torch.float64: 1e-10}  # well above rounding, well below the eigenvalues that matter
+REFRESH_SHIFT_OTHERWISE = 1e-6
 
 
 @dataclass
@@ -348,29 +342,44 @@ def _update_factors(stack: _Matrices, grad: Tensor, beta: float) -> None:
 
 
 def _refresh(stacks: Iterable[_Matrices]) -> None:
-    """Turns the bases towards the eigenvectors of their factors (see above); those of one size share each call."""
-    sizes: dict[Any, list[tuple[Tensor, Tensor]]] = {}
-    for stack in stacks:
-        for factor, basis in zip(stack.factors, stack.bases, strict=True):
-            sizes.setdefault((factor.dtype, factor.device, factor.shape[-1]), []).append((factor, basis))
-    for pairs in sizes.values():
-        fresh = _turned(*(torch.cat(tensors) for tensors in zip(*pairs, strict=True)))
-        for (_, basis), q in zip(pairs, fresh.split([len(basis) for _, basis in pairs]), strict=True):
-            basis.copy_(q)
+    """One orthogonal iteration Q <- qr(L Q) for all factors; those of one size share each call.
+
+    The columns are first sorted by the estimated eigenvalues q^T L q, and the second moments follow them. L is shifted
+    by a tiny multiple of the identity (see above), and eigenvalues below the shift keep their order.
+    """
+    stacks = list(stacks)
+    sizes: dict[Any, list[tuple[int, int]]] = {}
+    for i, stack in enumerate(stacks):
+        for side, factor in enumerate(stack.factors):
+            sizes.setdefault((factor.dtype, factor.device, factor.shape[-1]), []).append((i, side))
+    orders: dict[tuple[int, int], Tensor] = {}
+    for places in sizes.values():
+        factors = torch.cat([stacks[i].factors[side] for i, side in places])
+        bases = torch.cat([stacks[i].bases[side] for i, side in places])
+        fresh, order = _iterated(
+            factors.double(), bases.double(), REFRESH_SHIFT.get(factors.dtype, REFRESH_SHIFT_OTHERWISE)
+        )
+        lengths = [stacks[i].factors[side].shape[0] for i, side in places]
+        for (i, side), q, o in zip(places, fresh.split(lengths), order.split(lengths), strict=True):
+            stacks[i].bases[side].copy_(q)
+            orders[i, side] = o
+    for i, stack in enumerate(stacks):
+        v = stack.exp_avg_sq
+        rows = orders[i, 0].unsqueeze(-1).expand_as(v)
+        cols = orders[i, 1].unsqueeze(-2).expand_as(v)
+        v.copy_(v.gather(-2, rows).gather(-1, cols))
 
 
-def _turned(factor: Tensor, basis: Tensor) -> Tensor:
-    """Bases (B, n, n) nearer to the eigenvectors of the factors (B, n, n)."""
-    rotated = basis.mT @ factor @ basis
-    diagonal = rotated.diagonal(dim1=-2, dim2=-1)  # (B, n)
-    floor = REFRESH_FLOOR.get(factor.dtype, REFRESH_FLOOR_OTHERWISE) * diagonal.sum(-1, keepdim=True)
-    eigenvalue = torch.maximum(diagonal, floor).clamp_min(torch.finfo(factor.dtype).tiny)
-    rows, cols = eigenvalue.unsqueeze(-1), eigenvalue.unsqueeze(-2)
-    largest = torch.maximum(rows, cols)
-    turn = rotated.div_(largest).mul_((cols - rows).div_(largest))  # antisymmetric: zero on the diagonal
-    # Newton-Schulz iteration to the polar factor; it needs singular values of at most 1: |1 + X|^2 = 1 + |X^T X|.
-    bound = 1 + (turn.mT @ turn).abs_().sum(-1, keepdim=True).amax(-2, keepdim=True)  # (B, 1, 1)
-    q = torch.baddbmm(basis, basis, turn).div_(bound.sqrt_())
-    for _ in range(POLAR_STEPS):
-        q = torch.baddbmm(q, q, q.mT @ q, beta=1.5, alpha=-0.5)
-    return q
+def _iterated(factors: Tensor, bases: Tensor, shift: float) -> tuple[Tensor, Tensor]:
+    """New bases (B, n, n) and the order (B, n) of the old columns in them."""
+    floor = shift * factors.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)  # (B, 1)
+    product = factors @ bases
+    eigenvalues = torch.maximum((bases * product).sum(-2), floor)  # (B, n)
+    order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
+    columns = order.unsqueeze(-2).expand_as(product)
+    product = product.addcmul_(bases, floor.unsqueeze(-1)).gather(-1, columns)
+    product = torch.nn.functional.normalize(product, dim=-2)
+    triangle, failed = torch.linalg.cholesky_ex(product.mT @ product, upper=True)
+    fresh = torch.linalg.solve_triangular(triangle, product, upper=True, left=False)
+    fresh = torch.baddbmm(fresh, fresh, fresh.mT @ fresh, beta=1.5, alpha=-0.5)  # what small pivots have cost
+    return torch.where(failed[:, None, None] == 0, fresh, bases.gather(-1, columns)), order
