@@ -105,14 +105,15 @@ def test_interrupted_training_ends_with_the_same_bits(kind, optimizer, tmp_path)
     for stop_at in (3, 9, 20):  # in the first epoch, at its end, in the third
         part = _posterior(kind)
         engine = _engine(part, _data(), config, checkpoint=path, fingerprint="a")
-        step = engine._train_step
+        advance = engine.advance
 
-        def stopping(k, step=step, engine=engine, stop_at=stop_at):
-            step(k)
-            if engine.step == stop_at - 1:
+        def stopping(advance=advance, engine=engine, stop_at=stop_at):
+            due = advance()
+            if engine.step == stop_at:
                 os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C
+            return due
 
-        engine._run_steps._step = stopping
+        engine.advance = stopping
         with pytest.raises(TrainingInterrupted, match=f"step {stop_at} of 36.*same command"):
             engine.run()
     resumed = _posterior(kind)

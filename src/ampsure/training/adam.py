@@ -32,8 +32,8 @@ class Adam:
         self._direction = torch.zeros_like(weights)  # (E, P)
         self._state = {"exp_avg": torch.zeros_like(weights), "exp_avg_sq": torch.zeros_like(weights)}
         self._state["step"] = torch.zeros((), device=weights.device)
-        # One block of the fused kernel takes up to 65536 elements: in 32 pieces a single network occupies more of them.
-        self._piece = max(-(-weights.numel() // 32), 1)
+        # The fused kernel gives 65536 elements to a block: cut into 32 pieces, a small stack keeps more of them busy.
+        self._piece = -(-weights.numel() // 32) if weights.numel() < 32 * 65536 else weights.numel()
 
     @torch.no_grad()
     def update(self, rate: Tensor) -> None:
@@ -68,8 +68,9 @@ class Adam:
         """Updates that may follow each other before `advance`: any number."""
         return 2**62
 
-    def advance(self, steps: int = 1) -> None:
-        """Nothing has to be done between updates."""
+    def advance(self, steps: int = 1) -> bool:
+        """Counts finished updates; False: nothing has to be done between them."""
+        return False
 
     def state_dict(self) -> dict[str, Tensor]:
         return self._state

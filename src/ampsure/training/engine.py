@@ -84,7 +84,7 @@ class Training:
     report: Report | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Course:
     """How far a training is; `order` and `rates` are those of its present epoch."""
 
@@ -188,15 +188,16 @@ class Engine:
         graphs = device.type == "cuda" and self.config.graphs
         self._chunk = _GRAPH_STEPS if graphs else 1
         shape = (self._chunk, groups, 1 if self.config.shared_batches else self._members, self._batch)
-        self._inputs = self._x.new_zeros(*shape, self._x.shape[1])  # (steps, G, 1 or E, B, F)
-        self._targets = self._x.new_zeros(shape)  # (steps, G, 1 or E, B)
+        self._index = torch.zeros(shape, dtype=torch.int64, device=device)  # (steps, G, 1 or E, B)
         self._rates = self._x.new_zeros(self._chunk, groups)  # (steps, G)
         self._losses = self._x.new_zeros(self._chunk, groups, self._members)  # (steps, G, E)
         self._totals = self._x.new_zeros(self._chunk, groups)  # (steps, G)
-        self._ones = self._x.new_ones(groups)
-        self._run_steps = Replay(self._train_step, generators=noise, enabled=graphs)
+        self._ones, self._counts = self._x.new_ones(groups), torch.arange(self._chunk, device=device)[:, None]
+        self._train = Replay(self._train_steps, generators=noise, enabled=graphs)
+        self._refresh = Replay(self._refresh_optimizers, enabled=graphs)
 
         self.step = 0
+        self._clock = torch.zeros((), dtype=torch.int64, device=device)  # the step, as the device knows it
         self._sum = torch.zeros(groups, self._members, dtype=torch.float64, device=device)
         self._first_bad = torch.full((groups,), _NEVER, device=device)
         self._best_loss = torch.full_like(self._sum, float("inf"))
@@ -238,23 +239,33 @@ class Engine:
         room = min(min(c.left(self.step) for c in active), min(o.reach() for o in self._optimizers))
         n = self._chunk if room >= self._chunk else 1
         rows, rates = zip(*(course.batches(self.step, n) for course in self._courses), strict=True)
-        index = (torch.stack(rows, dim=1) + self._offsets[:, None, None]).flatten()  # (n, G, 1 or E, B)
-        torch.index_select(self._x, 0, index, out=self._inputs[:n].flatten(0, -2))
-        torch.index_select(self._y, 0, index, out=self._targets[:n].flatten())
+        torch.stack(rows, dim=1, out=self._index[:n])
         torch.stack(rates, dim=1, out=self._rates[:n])
-        self._run_steps(n)
-        for optimizer in self._optimizers:
-            optimizer.advance(n)
-        self._sum += self._losses[:n].sum(0, dtype=torch.float64)
-        steps = torch.arange(self.step, self.step + n, device=self._totals.device)[:, None]
-        bad = steps.masked_fill(torch.isfinite(self._totals[:n]), _NEVER).amin(0)
-        self._first_bad = torch.minimum(self._first_bad, bad)  # looked at once an epoch
+        self._train(n)
+        due = [optimizer.advance(n) for optimizer in self._optimizers]
+        if any(due):
+            self._refresh(1)
         self.step += n
         return [course for course in active if self.step % course.per_epoch == 0]
 
-    def _train_step(self, k: int) -> None:
-        """Step k of a chunk: all members see their events and move, and the losses are noted."""
-        x, y = self._inputs[k], self._targets[k]  # (G, 1 or E, B, F), (G, 1 or E, B)
+    def _train_steps(self, n: int) -> None:
+        """Steps with the events in `_index` and the rates in `_rates`; notes losses and whether they are finite."""
+        index = self._index[:n] + self._offsets[:, None, None]
+        x, y = (torch.index_select(v, 0, index.flatten()).unflatten(0, index.shape) for v in (self._x, self._y))
+        for k in range(n):
+            self._train_step(k, x[k], y[k])
+        self._sum += self._losses[:n].sum(0, dtype=torch.float64)
+        bad = (self._clock + self._counts[:n]).masked_fill(torch.isfinite(self._totals[:n]), _NEVER)
+        torch.minimum(self._first_bad, bad.amin(0), out=self._first_bad)
+        self._clock += n
+
+    def _refresh_optimizers(self, _: int) -> None:
+        for optimizer in self._optimizers:
+            if isinstance(optimizer, SOAP):
+                optimizer.refresh()
+
+    def _train_step(self, k: int, x: Tensor, y: Tensor) -> None:
+        """Step k of a chunk: members see events (G, 1 or E, B, F), (G, 1 or E, B) and move; losses are noted."""
         out = self._posterior(self._spread(x), self.likelihood.detached)  # (G E, B, n_outputs)
         loss = self.likelihood.loss(out, self._spread(y)).mean(1)  # (G E,)
         penalty = self._posterior.penalty(self.likelihood.mean(out), self._n)  # (G E,)
@@ -399,6 +410,7 @@ class Engine:
             optimizer.load_state_dict(saved)
         device = self._sum.device
         self._sum, self._first_bad, self._best_loss = (state[k].to(device) for k in ("sum", "first_bad", "best_loss"))
+        self._clock.fill_(self.step)
         self._last_checkpoint = f"{path} (step {self.step})"
 
 

@@ -10,28 +10,27 @@ __all__ = ["Replay"]
 
 
 class Replay:
-    """Calls `step(0), ..., step(n - 1)`: as written, or from the third call on as a CUDA graph of all n.
+    """Calls `work(n)`: as written, or from the third call on as a CUDA graph, one for every n.
 
-    The step must read what changes from call to call (batch, learning rate) from tensors that stay where they are,
+    The work must read what changes from call to call (batch, learning rate) from tensors that stay where they are,
     work in place, and ask the device nothing.
 
     Args:
-        generators: of random numbers drawn in the step; a replay advances them as the step would.
-        enabled: False to call the step as written, always.
+        generators: of random numbers drawn in the work; a replay advances them as the work would.
+        enabled: False to call the work as written, always.
     """
 
     def __init__(
-        self, step: Callable[[int], None], *, generators: Sequence[torch.Generator] = (), enabled: bool = True
+        self, work: Callable[[int], None], *, generators: Sequence[torch.Generator] = (), enabled: bool = True
     ) -> None:
-        self._step, self._generators, self._enabled = step, generators, enabled
+        self._work, self._generators, self._enabled = work, generators, enabled
         self._calls = 0  # the first ones are not recorded: libraries and optimisers set themselves up in them
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def __call__(self, n: int) -> None:
         self._calls += 1
         if not self._enabled or self._calls < 3:
-            for k in range(n):
-                self._step(k)
+            self._work(n)
             return
         if n not in self._graphs:
             self._graphs[n] = self._record(n)
@@ -43,6 +42,5 @@ class Replay:
             graph.register_generator_state(generator)
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None  # they never run at the same time
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads may go on
-            for k in range(n):
-                self._step(k)
+            self._work(n)
         return graph

@@ -107,9 +107,9 @@ class SOAP(Optimizer):
     Within a group, the same parameters must have gradients at every step; those without one at the first step are
     left out. An ordinary step never waits for the device, and works in place on `state`, whose tensors are views of
     the stacks. To capture it in a CUDA graph, take the first `step` outside the graph, capture up to `reach()` calls of
-    `update`, and call `advance` after every replay (not after the capture, which runs nothing); capture again after
-    `load_state_dict`. The learning rate must then be a tensor on the device; `betas` and the other numbers are baked
-    into the graph.
+    `update`, and after every replay (not after the capture, which runs nothing) call `advance`, and `refresh` if it
+    says so; capture again after `load_state_dict`. The learning rate must then be a tensor on the device; `betas` and
+    the other numbers are baked into the graph.
 
     Args:
         params: parameters or groups of them, as for every torch optimiser.
@@ -152,6 +152,7 @@ class SOAP(Optimizer):
         if precondition_every != int(precondition_every) or precondition_every < 1:
             raise AmpsureError(f"precondition_every must be a whole number from 1, not {precondition_every}.")
         self._plans: list[_Plan | None] = []
+        self._due: list[_Plan] = []
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -168,7 +169,7 @@ class SOAP(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Called on unpickling and by `load_state_dict`: the stacks are then built anew from `state`."""
         super().__setstate__(state)
-        self._plans = []
+        self._plans, self._due = [], []
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the whole state, which further steps leave alone."""
@@ -234,13 +235,14 @@ class SOAP(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step: `update`, then `advance`. The first one only sets up the basis of the matrices."""
+        """One step: `update`, and `refresh` if `advance` asks for it. The first one only sets up the basis."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         self.update()
-        self.advance()
+        if self.advance():
+            self.refresh()
         return loss
 
     @torch.no_grad()
@@ -257,8 +259,9 @@ class SOAP(Optimizer):
             first = group["steps"] == 0
             (plan.steps[1:] if first else plan.steps).add_(1)
             beta1, beta2 = group["betas"]
-            correction1 = (1 - torch.pow(beta1, plan.steps)).unbind()
-            correction2 = (1 - torch.pow(beta2, plan.steps)).sqrt_().unbind()
+            dtype = plan.params[0].dtype  # mixed types would take slower kernels
+            correction1 = (1 - torch.pow(beta1, plan.steps)).to(dtype).unbind()
+            correction2 = (1 - torch.pow(beta2, plan.steps)).sqrt_().to(dtype).unbind()
             for matrices in plan.matrices:
                 if first:
                     self._set_up(matrices, group)
@@ -278,16 +281,23 @@ class SOAP(Optimizer):
             for group in self.param_groups
         )
 
-    @torch.no_grad()
-    def advance(self, steps: int = 1) -> None:
-        """Counts finished updates and refreshes the eigenbasis when it is time."""
+    def advance(self, steps: int = 1) -> bool:
+        """Counts finished updates, up to `reach()`; True if it is time to `refresh`."""
+        self._due = []
         for plan, group in zip(self._plans, self.param_groups, strict=True):
             if plan is None:
                 continue
             group["steps"] += steps
             updates = group["steps"] - 1  # of the matrices: the first step is for the basis
             if updates > 0 and updates % group["precondition_every"] == 0:
-                _refresh(plan.matrices)
+                self._due.append(plan)
+        return bool(self._due)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Refreshes the eigenbases for which it is time; a CUDA graph can capture it."""
+        for plan in self._due:
+            _refresh(plan.matrices)
 
     @staticmethod
     def _set_up(stack: _Matrices, group: dict[str, Any]) -> None:
