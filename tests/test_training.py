@@ -177,7 +177,7 @@ def test_gradients_are_clipped_member_by_member():
     config = _config(gradient_clip=1e-3, epochs=1)
     engine = _engine(posterior, _data(), config)
     engine.run()
-    norms = torch.stack([p.grad.square().flatten(1).sum(1) for p in posterior.parameters()]).sum(0).sqrt()
+    norms = engine._stacks[0].weights.grad.norm(dim=1)
     assert (norms <= 1e-3 * (1 + 1e-5)).all()
 
 

@@ -39,6 +39,10 @@ class Posterior(nn.Module):
         """
         return torch.zeros_like(prediction[:, 0])
 
+    def terms(self) -> tuple[bool, ...]:
+        """Which terms the penalty has: equal for posteriors that can be trained side by side."""
+        return ()
+
     def members(self) -> StackedMLP:
         """The networks that a prediction averages over."""
         return self.network

@@ -72,6 +72,9 @@ class Ensemble(Posterior):
         self.register_buffer("precision", like.new_tensor([prior_width**-2]), persistent=False)
         self.is_repulsive, self.has_prior = beta > 0, prior_width < float("inf")
 
+    def terms(self) -> tuple[bool, ...]:
+        return self.is_repulsive, self.has_prior
+
     def penalty(self, prediction: Tensor, n_train: Tensor) -> Tensor:
         penalty: Tensor = super().penalty(prediction, n_train).unflatten(0, (len(self.beta), -1))  # (G, E/G)
         if self.is_repulsive:

@@ -83,6 +83,18 @@ class Training:
     companion: SigmaCompanion | None = None
     report: Report | None = None
 
+    @property
+    def batch(self) -> int:
+        return min(self.config.batch_size, len(self.data.y_train))
+
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for trainings that can run side by side."""
+        posterior, network = self.posterior, self.posterior.network
+        shapes = tuple(p.shape for module in (posterior, self.companion) if module for p in module.parameters())
+        terms = type(posterior), posterior.terms(), type(self.likelihood), str(vars(self.likelihood))
+        settings = self.config.model_dump_json(exclude={"seed"})
+        return *terms, network.activation, network.residual, shapes, self.batch, settings
+
 
 @dataclass(eq=False)
 class _Course:
@@ -154,11 +166,9 @@ class Engine:
         first, data = trainings[0], [training.data for training in trainings]
         self.trainings, self.likelihood, self.config = trainings, first.likelihood, first.config
         self._checkpoint, self._fingerprint = checkpoint, fingerprint
-        batches = {min(t.config.batch_size, len(t.data.y_train)) for t in trainings}
-        kinds = {(type(t.posterior), tuple(p.shape for p in t.posterior.parameters())) for t in trainings}
-        if len(batches) > 1 or len(kinds) > 1:
-            raise AmpsureError("Trainings run together only with the same batch size, posterior and network.")
-        self._batch = batches.pop()
+        if len({training.kind() for training in trainings}) > 1:
+            raise AmpsureError("Trainings run together only with the same batch size, posterior, network and settings.")
+        self._batch = first.batch
         device = data[0].x_train.device
         self._courses = []
         for training in trainings:
@@ -225,7 +235,7 @@ class Engine:
         if self._checkpoint is not None:
             self._save()  # so that a later stage does not repeat this one
         for stack in self._stacks:
-            stack.weights.copy_(stack.best)
+            stack.finish()
 
     def _active(self) -> list[_Course]:
         return [course for course in self._courses if self.step < course.end]

@@ -57,6 +57,12 @@ class SideBySide:
         parts = flat.split(self._sizes, dim=1)
         return [part[:, : shape.numel()].unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
+    def finish(self) -> None:
+        """The best weights become the weights; gradients are forgotten."""
+        self.weights.copy_(self.best)
+        for parameter in self.parameters:
+            parameter.grad = None
+
     def gather(self, gradients: Sequence[Tensor]) -> Tensor:
         """Gradients of all parameters, each (G E, ...), written into `weights.grad` (G E, P)."""
         parts = []
