@@ -39,6 +39,13 @@ class Posterior(nn.Module):
         """
         return torch.zeros_like(prediction[:, 0])
 
+    def decay(self, n_train: Tensor) -> Tensor | None:
+        """Derivative of -log(prior)/N by a weight, over that weight: (E,) for a Gaussian prior, None without one.
+
+        A penalty like any other, but so simple that automatic derivatives would take longer than the rest of it.
+        """
+        return None
+
     def terms(self) -> tuple[bool, ...]:
         """Which terms the penalty has: equal for posteriors that can be trained side by side."""
         return ()

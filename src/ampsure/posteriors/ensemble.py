@@ -76,12 +76,13 @@ class Ensemble(Posterior):
         return self.is_repulsive, self.has_prior
 
     def penalty(self, prediction: Tensor, n_train: Tensor) -> Tensor:
-        penalty: Tensor = super().penalty(prediction, n_train).unflatten(0, (len(self.beta), -1))  # (G, E/G)
-        if self.is_repulsive:
-            groups = prediction.unflatten(0, penalty.shape)
-            penalty = penalty + (self.beta / n_train)[:, None] * repulsion(groups)
-        if self.has_prior:
-            weights = torch.cat([p.flatten(1) for p in self.network.parameters()], dim=1)
-            squares = weights.square().sum(1).unflatten(0, penalty.shape)
-            penalty = penalty + (self.precision / (2 * n_train))[:, None] * squares
-        return penalty.flatten()
+        """Repulsion; the prior is in `decay`."""
+        if not self.is_repulsive:
+            return super().penalty(prediction, n_train)
+        groups = prediction.unflatten(0, (len(self.beta), -1))  # (G, E/G, B)
+        return ((self.beta / n_train)[:, None] * repulsion(groups)).flatten()
+
+    def decay(self, n_train: Tensor) -> Tensor | None:
+        if not self.has_prior:
+            return None
+        return (self.precision / n_train).repeat_interleave(self.network.members // len(self.precision))

@@ -191,6 +191,7 @@ class Engine:
         self._x, self._y = _joined([d.x_train for d in data]), _joined([d.y_train for d in data])  # (sum N, ...)
         sizes = [len(d.y_train) for d in data]
         self._n = torch.tensor(sizes, dtype=self._x.dtype, device=device)  # (G,)
+        self._decay = self._posterior.decay(self._n)  # (G E,)
         self._offsets = torch.tensor([0, *sizes[:-1]], device=device).cumsum(0)  # (G,)
         self._validation = _Validation.of(data)
 
@@ -223,19 +224,26 @@ class Engine:
         """Train to the end, or from a checkpoint to the end; the posteriors then have every member's best weights."""
         if self._checkpoint is not None and self._checkpoint.exists():
             self._resume(self._checkpoint)
-        with _interrupt_flag() as interrupted:
-            while self._active():
-                due = self.advance()
-                if due:
-                    self._end_epoch(due)
-                if interrupted.is_set() and self._active():
-                    self._stop()
-                if self._checkpoint is not None and due and time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS:
-                    self._save()
+        try:
+            with _interrupt_flag() as interrupted:
+                self._run(interrupted)
+        finally:
+            self._train.forget()
+            self._refresh.forget()
         if self._checkpoint is not None:
             self._save()  # so that a later stage does not repeat this one
         for stack in self._stacks:
             stack.finish()
+
+    def _run(self, interrupted: threading.Event) -> None:
+        while self._active():
+            due = self.advance()
+            if due:
+                self._end_epoch(due)
+            if interrupted.is_set() and self._active():
+                self._stop()
+            if self._checkpoint is not None and due and time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS:
+                self._save()
 
     def _active(self) -> list[_Course]:
         return [course for course in self._courses if self.step < course.end]
@@ -287,6 +295,8 @@ class Engine:
         gradients = iter(torch.autograd.grad(total, parameters, self._ones))
         for stack, optimizer in zip(self._stacks, self._optimizers, strict=True):
             gradient = stack.gather([next(gradients) for _ in stack.parameters])
+            if self._decay is not None and stack is self._stacks[0]:
+                gradient.addcmul_(stack.weights, self._decay[:, None])
             if self.config.gradient_clip is not None:
                 norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)  # of every member for itself
                 gradient.mul_((self.config.gradient_clip / norm.clamp_min(1e-30)).clamp_max(1.0))

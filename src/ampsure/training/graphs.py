@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 
 import torch
@@ -36,7 +37,12 @@ class Replay:
             self._graphs[n] = self._record(n)
         self._graphs[n].replay()
 
+    def forget(self) -> None:
+        """Give the graphs and their memory back."""
+        self._graphs = {}
+
     def _record(self, n: int) -> torch.cuda.CUDAGraph:
+        gc.collect()  # no graph of an earlier training may be destroyed while this one is recorded
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
