@@ -16,7 +16,7 @@ from ampsure.config import TrainingConfig
 from ampsure.likelihoods import get_likelihood
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Ensemble
-from ampsure.training import Engine, TrainingData
+from ampsure.training import Engine, Training, TrainingData
 
 BATCH, INPUTS, WIDTH, DEPTH = 1024, 10, 128, 6
 
@@ -55,10 +55,10 @@ def _separate(members: int, x: Tensor, y: Tensor) -> Callable[[], None]:
 def _stacked(members: int, x: Tensor, y: Tensor) -> Callable[[], None]:
     """One step of the engine."""
     network = StackedMLP(INPUTS, 2, hidden=(WIDTH,) * DEPTH, members=members).to(x.device)
-    config = TrainingConfig(epochs=10**6, batch_size=BATCH, optimizer="adam", learning_rate=1e-3)
+    config = TrainingConfig(epochs=10**6, batch_size=BATCH, optimizer="adam", learning_rate=1e-3, graphs=False)
     data = TrainingData(x, y, x[:BATCH], y[:BATCH])
-    engine = Engine(Ensemble(network, beta=0.0), get_likelihood("gaussian"), data, config)
-    return lambda: engine._train_step(torch.randint(len(x), (BATCH,), device=x.device))
+    engine = Engine(Training(Ensemble(network, beta=0.0), get_likelihood("gaussian"), data, config))
+    return lambda: engine.advance()
 
 
 def main() -> None:

@@ -54,13 +54,28 @@ def test_single_members_and_equal_members_give_finite_terms():
 
 def test_ensemble_penalty_is_repulsion_and_prior():
     network = StackedMLP(3, 1, hidden=(4,), members=3, seed=0, dtype=torch.float64)
-    prediction = network(torch.randn(10, 3, dtype=torch.float64))[..., 0]
-    penalty = Ensemble(network, beta=2.0, prior_width=0.5).penalty(prediction, 1000)
-    squares = sum(p.square().flatten(1).sum(1) for p in network.parameters())
-    torch.testing.assert_close(penalty, 2.0 / 1000 * repulsion(prediction) + squares / (2 * 1000 * 0.25))
-    free = Ensemble(network, beta=0.0, prior_width=float("inf")).penalty(prediction, 1000)
-    assert not free.any()
-    assert not Point(network).penalty(prediction, 1000).any()
+    prediction, n = network(torch.randn(10, 3, dtype=torch.float64))[..., 0], torch.tensor([1000])
+    posterior = Ensemble(network, beta=2.0, prior_width=0.5)
+    torch.testing.assert_close(posterior.penalty(prediction, n), 2.0 / 1000 * repulsion(prediction))
+    prior = sum(Normal(0.0, 0.5).log_prob(p).sum() for p in network.parameters()) / -1000
+    prior.backward()
+    for p in network.parameters():
+        torch.testing.assert_close(p.grad, posterior.decay(n).view(3, 1, 1) * p)
+    free = Ensemble(network, beta=0.0, prior_width=float("inf"))
+    assert not free.penalty(prediction, n).any()
+    assert free.decay(n) is None
+    assert not Point(network).penalty(prediction, n).any()
+
+
+def test_ensembles_side_by_side_repel_their_own_members_only():
+    network = StackedMLP(3, 1, hidden=(4,), members=6, seed=0, dtype=torch.float64)
+    both = Ensemble(network)
+    both.beta, both.precision = torch.tensor([2.0, 0.5]), torch.tensor([1.0, 4.0])
+    f, n = torch.randn(6, 10, dtype=torch.float64), torch.tensor([1000, 100])
+    torch.testing.assert_close(
+        both.penalty(f, n), torch.cat([2.0 / 1000 * repulsion(f[:3]), 0.5 / 100 * repulsion(f[3:])])
+    )
+    torch.testing.assert_close(both.decay(n), torch.tensor([1e-3] * 3 + [4e-2] * 3))
 
 
 def test_variational_penalty_is_the_divergence_from_the_prior():
@@ -70,14 +85,14 @@ def test_variational_penalty_is_the_divergence_from_the_prior():
         kl_divergence(Normal(mean, log_sigma.exp()), Normal(torch.zeros_like(mean), 0.7)).sum()
         for mean, log_sigma in zip((*network.weights, *network.biases), posterior.log_sigma, strict=True)
     )
-    penalty = posterior.penalty(torch.zeros(1, 5, dtype=torch.float64), 50)
+    penalty = posterior.penalty(torch.zeros(1, 5, dtype=torch.float64), torch.tensor([50]))
     torch.testing.assert_close(penalty[0], expected / 50)
 
 
 def test_local_reparametrisation_has_the_moments_of_sampled_weights():
     network = StackedMLP(3, 1, hidden=(), seed=0, dtype=torch.float64)  # one layer: moments are known exactly
     posterior = Variational(network, initial_width=0.3)
-    posterior.generator = torch.Generator().manual_seed(1)
+    posterior.generators = [torch.Generator().manual_seed(1)]
     x = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64).expand(200_000, 3)
     out = posterior(x)[0, :, 0]
     mean = network(x[:1])[0, 0, 0]

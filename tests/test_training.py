@@ -15,7 +15,8 @@ from ampsure.config import TrainingConfig
 from ampsure.likelihoods import get_likelihood
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Ensemble, Point, Variational
-from ampsure.training import Engine, TrainingData
+from ampsure.training import Engine, Training, TrainingData
+from ampsure.training.batches import shuffled
 from ampsure.training.checkpoint import read_checkpoint, write_checkpoint
 from ampsure.training.engine import TrainingInterrupted
 from ampsure.training.schedules import SCHEDULES, get_schedule
@@ -33,6 +34,10 @@ def _posterior(kind: str, dtype=torch.float32):
     members = 3 if kind == "ensemble" else 1
     network = StackedMLP(3, 2, hidden=(16, 16), members=members, seed=5, dtype=dtype)
     return {"point": Point, "ensemble": Ensemble, "variational": Variational}[kind](network)
+
+
+def _engine(posterior, data, config, likelihood="gaussian", **options) -> Engine:
+    return Engine(Training(posterior, get_likelihood(likelihood), data, config), **options)
 
 
 def _config(**options) -> TrainingConfig:
@@ -71,16 +76,16 @@ def test_engine_does_what_a_plain_loop_does():
     per_epoch = 600 // 64
     for step in range(3 * per_epoch):
         epoch, k = divmod(step, per_epoch)
-        order = np.random.default_rng([1, 1, epoch]).permutation(600)[k * 64 : (k + 1) * 64]
+        order = shuffled(600, 1, 1, epoch)[k * 64 : (k + 1) * 64]
         optimizer.param_groups[0]["lr"] = 1e-2 * SCHEDULES["one-cycle"](step, 3 * per_epoch)
         mean, log_variance = model(data.x_train[order]).T
         loss = (0.5 * (data.y_train[order] - mean) ** 2 * torch.exp(-log_variance) + 0.5 * log_variance).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    engine = Engine(posterior, get_likelihood("gaussian"), data, config)
+    engine = _engine(posterior, data, config)
     engine.run()
-    assert np.argmin([h["validation_loss"] for h in engine.history]) == 2  # so the last weights are the best
+    assert np.argmin([h["validation_loss"] for h in engine.histories[0]]) == 2  # so the last weights are the best
     for layer, weight in zip(plain, posterior.network.weights, strict=True):
         np.testing.assert_allclose(weight[0].T.detach(), layer.weight.detach(), rtol=1e-9, atol=1e-11)
 
@@ -94,29 +99,30 @@ class _Stop(Exception):
 def test_interrupted_training_ends_with_the_same_bits(kind, optimizer, tmp_path):
     config = _config(optimizer=optimizer, shared_batches=kind == "ensemble")
     whole = _posterior(kind)
-    Engine(whole, get_likelihood("gaussian"), _data(), config).run()
+    _engine(whole, _data(), config).run()
 
     path = tmp_path / "state.safetensors"
     for stop_at in (3, 9, 20):  # in the first epoch, at its end, in the third
         part = _posterior(kind)
-        engine = Engine(part, get_likelihood("gaussian"), _data(), config, checkpoint=path, fingerprint="a")
-        step = engine._train_step
+        engine = _engine(part, _data(), config, checkpoint=path, fingerprint="a")
+        advance = engine.advance
 
-        def stopping(index, step=step, engine=engine, stop_at=stop_at):
-            step(index)
+        def stopping(advance=advance, engine=engine, stop_at=stop_at):
+            due = advance()
             if engine.step == stop_at:
                 os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C
+            return due
 
-        engine._train_step = stopping
+        engine.advance = stopping
         with pytest.raises(TrainingInterrupted, match=f"step {stop_at} of 36.*same command"):
             engine.run()
     resumed = _posterior(kind)
-    engine = Engine(resumed, get_likelihood("gaussian"), _data(), config, checkpoint=path, fingerprint="a")
+    engine = _engine(resumed, _data(), config, checkpoint=path, fingerprint="a")
     engine.run()
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert len(engine.history) == 4
-    other = Engine(_posterior(kind), get_likelihood("gaussian"), _data(), config, checkpoint=path, fingerprint="b")
+    assert len(engine.histories[0]) == 4
+    other = _engine(_posterior(kind), _data(), config, checkpoint=path, fingerprint="b")
     with pytest.raises(AmpsureError, match="other data or settings"):
         other.run()
 
@@ -126,50 +132,52 @@ def test_a_finished_stage_is_not_repeated(tmp_path):
     runs = []
     for _ in range(2):
         posterior = _posterior("point")
-        engine = Engine(posterior, get_likelihood("gaussian"), _data(), _config(), checkpoint=path, fingerprint="a")
+        engine = _engine(posterior, _data(), _config(), checkpoint=path, fingerprint="a")
         steps = engine.step
         engine.run()
-        runs.append((engine.step - steps, [p.detach().clone() for p in posterior.parameters()], len(engine.history)))
+        runs.append(
+            (engine.step - steps, [p.detach().clone() for p in posterior.parameters()], len(engine.histories[0]))
+        )
     assert runs[0][2] == runs[1][2] == 4
     assert all(torch.equal(a, b) for a, b in zip(runs[0][1], runs[1][1], strict=True))
 
 
 def test_every_member_keeps_its_own_best_weights():
     posterior = _posterior("ensemble")
-    engine = Engine(posterior, get_likelihood("gaussian"), _data(), _config(epochs=6, learning_rate=0.03))
+    engine = _engine(posterior, _data(), _config(epochs=6, learning_rate=0.03))
     losses = []
     validation = engine._validation_loss
 
-    def recorded():
-        losses.append(validation())
+    def recorded(due):
+        losses.append(validation(due))
         return losses[-1]
 
     engine._validation_loss = recorded
     engine.run()
     best = torch.stack(losses).min(0).values
-    torch.testing.assert_close(validation(), best)
+    torch.testing.assert_close(validation(engine._courses), best)
 
 
 def test_a_loss_that_turns_nan_stops_with_step_and_rate():
     data = _data()
     data.y_train[100] = float("nan")
     with pytest.raises(AmpsureError, match=r"not finite at step \d \(learning rate .*last good checkpoint: none"):
-        Engine(_posterior("point"), get_likelihood("gaussian"), data, _config()).run()
+        _engine(_posterior("point"), data, _config()).run()
 
 
 def test_early_stopping():
     config = _config(epochs=200, early_stopping=2, learning_rate=0.1, optimizer="adam", schedule="constant")
-    engine = Engine(_posterior("point"), get_likelihood("gaussian"), _data(), config)
+    engine = _engine(_posterior("point"), _data(), config)
     engine.run()
-    assert len(engine.history) < 200
+    assert len(engine.histories[0]) < 200
 
 
 def test_gradients_are_clipped_member_by_member():
     posterior = _posterior("ensemble")
     config = _config(gradient_clip=1e-3, epochs=1)
-    engine = Engine(posterior, get_likelihood("gaussian"), _data(), config)
+    engine = _engine(posterior, _data(), config)
     engine.run()
-    norms = torch.stack([p.grad.square().flatten(1).sum(1) for p in posterior.parameters()]).sum(0).sqrt()
+    norms = engine._stacks[0].weights.grad.norm(dim=1)
     assert (norms <= 1e-3 * (1 + 1e-5)).all()
 
 

@@ -7,7 +7,7 @@ from ampsure.generation import generate
 from ampsure.io import load, save, stream
 from ampsure.preprocessing import register_features
 from ampsure.processes import Process, get_process, list_processes, register_process
-from ampsure.surrogate import Prediction, Surrogate, fit, load_surrogate
+from ampsure.surrogate import Prediction, Surrogate, fit, fit_many, load_surrogate
 
 __all__ = [
     "AmpsureError",
@@ -18,6 +18,7 @@ __all__ = [
     "Surrogate",
     "__version__",
     "fit",
+    "fit_many",
     "generate",
     "get_process",
     "list_processes",

@@ -99,6 +99,7 @@ class TrainingConfig(_Section):
         gradient_clip: largest norm of a member's gradient; None for no limit.
         early_stopping: epochs without improvement of the validation loss after which training ends; None for never.
         device: "cpu", "cuda", or "auto".
+        graphs: record the steps as CUDA graphs, which is faster; means nothing on the CPU.
     """
 
     epochs: int = Field(100, ge=1)
@@ -112,6 +113,7 @@ class TrainingConfig(_Section):
     shared_batches: bool = True
     seed: int = Field(0, ge=0)
     device: str = "auto"
+    graphs: bool = True
 
 
 class Config(_Section):

@@ -1,12 +1,13 @@
-"""`Surrogate`: an amplitude that knows how far it may be off; `fit` makes one from events."""
+"""`Surrogate`: an amplitude that knows how far it may be off; `fit` makes one from events, `fit_many` many at once."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -39,10 +40,10 @@ from ampsure.preprocessing import (
     get_target,
 )
 from ampsure.processes import Process
-from ampsure.training import Engine, Progress, TrainingData
+from ampsure.training import Engine, Progress, Training, TrainingData
 from ampsure.training.sigma import ResidualVariance, SigmaCompanion
 
-__all__ = ["Prediction", "Surrogate", "fit", "load_surrogate"]
+__all__ = ["Prediction", "Surrogate", "fit", "fit_many", "load_surrogate"]
 
 SCHEMA_VERSION = 1
 _CHUNK = 4096  # rows at a time: what stays in the cache
@@ -350,6 +351,76 @@ def fit(
         config = resolve(method or "repulsive", recipe, config, **training)
     elif method is not None or training:
         raise AmpsureError("A full Config decides everything: give no method and no single settings besides it.")
+    return fit_many([(events, config)], checkpoint=checkpoint, report=report and (lambda _, *told: report(*told)))[0]
+
+
+def fit_many(
+    jobs: Sequence[tuple[Events, Config]],
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    report: Callable[[int, str, Progress], None] | None = None,
+) -> list[Surrogate]:
+    """Train surrogates, those at once which do the same on other events, with another seed or another repulsion.
+
+    Each one is what `fit` would give, to rounding, but many small trainings fill a GPU that one leaves idle.
+
+    Args:
+        checkpoint: folder for the state of the trainings; the same call resumes from it.
+        report: called with (number of the job, stage, Progress) after every epoch.
+    """
+    folder = None if checkpoint is None else Path(checkpoint)
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AmpsureError(f"The folder {folder} cannot be made: choose another one.") from error
+    surrogates: dict[int, Surrogate] = {}
+    for fleet in _fleets(jobs):
+        fittings = {job: _fitting(*jobs[job]) for job in fleet}
+        stages = {job: next(fitting) for job, fitting in fittings.items()}
+        while stages:
+            alike: dict[Any, dict[int, Training]] = {}
+            for job, (stage, training) in stages.items():
+                told = None if report is None else partial(report, job, stage)
+                alike.setdefault((stage, training.kind()), {})[job] = replace(training, report=told)
+            stages = {}
+            for (stage, _), trainings in alike.items():
+                name = stage if len(jobs) == 1 else f"{stage}-{min(trainings)}"
+                engine = Engine(
+                    *trainings.values(),
+                    checkpoint=None if folder is None else folder / f"{name}.safetensors",
+                    fingerprint=_fingerprint([jobs[job] for job in trainings]),
+                )
+                engine.run()
+                for job, history in zip(trainings, engine.histories, strict=True):
+                    try:
+                        stages[job] = fittings[job].send(history)
+                    except StopIteration as end:
+                        surrogates[job] = end.value
+    return [surrogates[job] for job in range(len(jobs))]
+
+
+def _fleets(jobs: Sequence[tuple[Events, Config]]) -> Iterator[list[int]]:
+    """Numbers of jobs with the same settings, but for those a fleet may mix, as many as memory allows."""
+    alike: dict[str, list[int]] = {}
+    mixed: dict[str, Any] = {"data": True, "posterior": {"beta", "prior_width", "sample_seed"}, "training": {"seed"}}
+    for job, (_, config) in enumerate(jobs):
+        alike.setdefault(config.model_dump_json(exclude=mixed), []).append(job)
+    for same in alike.values():
+        device, config = _device(jobs[same[0]][1].training.device), jobs[same[0]][1]
+        room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**31
+        events, rows = max(len(jobs[job][0]) for job in same), config.posterior.members * config.training.batch_size
+        values = 100 * events + 10 * rows * sum(config.network.hidden)  # features; activations, weights, moments
+        most = max(room // (values * (8 if config.network.precision == "float64" else 4)), 1)
+        yield from (same[start : start + most] for start in range(0, len(same), most))
+
+
+def _fingerprint(jobs: Sequence[tuple[Events, Config]]) -> str:
+    return sha256("".join(checksum(events) + config.model_dump_json() for events, config in jobs).encode()).hexdigest()
+
+
+def _fitting(events: Events, config: Config) -> Generator[tuple[str, Training], list[dict[str, float]], Surrogate]:
+    """Prepares the events, asks for trainings by name and is sent their histories, and makes a surrogate of it all."""
     if len(events) < 20:
         raise AmpsureError(f"{len(events)} events are too few to learn from: give at least 20.")
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -379,31 +450,14 @@ def fit(
         )
     likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
     posterior = _posterior(config, len(standardization.columns), likelihood, dtype).to(device)
-    fingerprint = sha256((checksum(events) + config.model_dump_json()).encode()).hexdigest()
-    folder = None if checkpoint is None else Path(checkpoint)
     history: dict[str, list[dict[str, float]]] = {}
-
-    def train_stage(name: str, stage: Posterior, of: Likelihood, on: TrainingData, **options: Any) -> None:
-        file = None if folder is None else folder / f"{name}.safetensors"
-        shown = None if report is None else (lambda progress: report(name, progress))
-        engine = Engine(
-            stage, of, on, config.training, checkpoint=file, fingerprint=fingerprint, report=shown, **options
-        )
-        engine.run()
-        history[name] = engine.history
-
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise AmpsureError(f"The folder {folder} cannot be made: choose another one.") from error
     joint = config.posterior.systematic == "global-joint"
     sigma = _sigma_posterior(config, len(standardization.columns), dtype).to(device) if _has_sigma(config) else None
     companion = None
     if joint and sigma is not None:
         weight = config.posterior.lambda_sigma or config.posterior.members
         companion = SigmaCompanion(sigma.network, weight)
-    train_stage("members", posterior, likelihood, data, companion=companion)
+    history["members"] = yield "members", Training(posterior, likelihood, data, config.training, companion)
     surrogate = Surrogate(
         config=config,
         process=process,
@@ -426,7 +480,7 @@ def fit(
         with torch.no_grad():
             sigma.network.biases[-1] += scale
         on = TrainingData(data.x_train, residuals[0], data.x_validation, residuals[1])
-        train_stage("sigma", sigma, ResidualVariance(), on)
+        history["sigma"] = yield "sigma", Training(sigma, ResidualVariance(), on, config.training)
     if sigma is not None:
         surrogate.sigma_network = sigma.network.requires_grad_(False)
     surrogate.provenance = {

@@ -12,7 +12,7 @@ from ampsure.errors import AmpsureError
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Point
-from ampsure.training import Engine, TrainingData
+from ampsure.training import Engine, Training, TrainingData
 
 from .binned import Ratio
 
@@ -43,7 +43,8 @@ def predictability(
     network = StackedMLP(x.shape[1], 1, hidden=hidden, seed=seed)
     data = TrainingData(x[:train], scaled[:train], x[train:stop], scaled[train:stop])
     batch = min(512, max(train // 32, 1))  # few events need as many steps
-    Engine(Point(network), MSE(), data, TrainingConfig(epochs=epochs, batch_size=batch, seed=seed, device="cpu")).run()
+    config = TrainingConfig(epochs=epochs, batch_size=batch, seed=seed, device="cpu")
+    Engine(Training(Point(network), MSE(), data, config)).run()
     with torch.no_grad():
         guess = torch.cat([network(part)[0, :, 0] for part in x[stop:].split(8192)]).double().numpy()
     y = scaled[stop:].double().numpy()

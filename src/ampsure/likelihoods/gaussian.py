@@ -50,12 +50,15 @@ class Gaussian(Likelihood):
         self.detached = slice(1, 2) if self.faithful else None
 
     def nll(self, out: Tensor, y: Tensor) -> Tensor:
-        return gaussian_nll(y - self.mean(out), bounded(out[..., 1]))
+        mean, log_var = out.unbind(-1)
+        return gaussian_nll(y - mean, bounded(log_var))
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
         if self.faithful:
             residual = y - self.mean(out)
             return 0.5 * residual.square() + gaussian_nll(residual.detach(), bounded(out[..., 1]))
+        if not self.beta:
+            return self.nll(out, y)
         return self.variance_syst(out).detach() ** self.beta * self.nll(out, y)
 
     def validation_loss(self, out: Tensor, y: Tensor) -> Tensor:

@@ -13,6 +13,9 @@ __all__ = ["Point", "Posterior"]
 class Posterior(nn.Module):
     """An approximation q(theta) to the distribution of the weights given the data.
 
+    It may stand for G trainings side by side (`ampsure.training.fleet`), their members one after the other: parameters
+    have a leading axis for the member, buffers one for the training.
+
     Args:
         network: the stacked network whose weights it distributes.
     """
@@ -20,21 +23,32 @@ class Posterior(nn.Module):
     def __init__(self, network: StackedMLP) -> None:
         super().__init__()
         self.network = network
-        self.generator: torch.Generator | None = None  # of the noise in training, if there is any
+        self.generators: list[torch.Generator | None] = [None]  # of the noise in training, one a training of a stack
 
     def forward(self, x: Tensor, detached: slice | None = None) -> Tensor:
         """Outputs (E, B, n_outputs) of a training step, for inputs (B, F) or (E, B, F)."""
         out: Tensor = self.network(x, detached=detached)
         return out
 
-    def penalty(self, prediction: Tensor, n_train: int) -> Tensor:
+    def penalty(self, prediction: Tensor, n_train: Tensor) -> Tensor:
         """The posterior's own term of every member's loss, (E,).
 
         Args:
-            prediction: (E, B) what the members predict for one batch, common to all.
-            n_train: number of training events N; the term is of order 1/N.
+            prediction: (E, B) what the members predict for one batch, common to all of a training.
+            n_train: (G,) number of training events N; the term is of order 1/N.
         """
         return torch.zeros_like(prediction[:, 0])
+
+    def decay(self, n_train: Tensor) -> Tensor | None:
+        """Derivative of -log(prior)/N by a weight, over that weight: (E,) for a Gaussian prior, None without one.
+
+        A penalty like any other, but so simple that automatic derivatives would take longer than the rest of it.
+        """
+        return None
+
+    def terms(self) -> tuple[bool, ...]:
+        """Which terms the penalty has: equal for posteriors that can be trained side by side."""
+        return ()
 
     def members(self) -> StackedMLP:
         """The networks that a prediction averages over."""

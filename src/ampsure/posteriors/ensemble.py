@@ -15,7 +15,7 @@ __all__ = ["Ensemble", "inverse_variance_mean", "repulsion"]
 
 
 def repulsion(f: Tensor) -> Tensor:
-    r"""sum_j K(f_i, \hat f_j) / sum_j K(\hat f_i, \hat f_j) of members: (E, B) -> (E,); value 1, gradient apart.
+    r"""sum_j K(f_i, \hat f_j) / sum_j K(\hat f_i, \hat f_j) of members: (..., E, B) -> (..., E); 1, gradient apart.
 
     K is a Gaussian of the distance over the batch with median bandwidth; the hat stops gradients. Distances are taken
     after subtracting the ensemble mean: members agree to many digits, and squares of what they share would cancel.
@@ -25,22 +25,23 @@ def repulsion(f: Tensor) -> Tensor:
     >>> repulsion(torch.randn(4, 10)).shape
     torch.Size([4])
     """
-    n = len(f)
+    n = f.shape[-2]
     fixed = f.detach()
-    centre = fixed.mean(0)
+    centre = fixed.mean(-2, keepdim=True)
     f, fixed = f - centre, fixed - centre
     distance = _squared_distances(fixed, fixed)
     above = torch.triu_indices(n, n, offset=1, device=f.device)
-    bandwidth = distance[above[0], above[1]].median() / log(n + 1) if n > 1 else distance.new_ones(())
+    pairs = distance[..., above[0], above[1]] if n > 1 else torch.ones_like(distance[..., 0])
+    bandwidth = pairs.median(-1).values[..., None, None] / log(n + 1)
     bandwidth = bandwidth.clamp_min(torch.finfo(f.dtype).tiny)
-    kernel = torch.exp(-_squared_distances(f, fixed) / bandwidth).sum(1)
-    return kernel / torch.exp(-distance / bandwidth).sum(1)
+    kernel = torch.exp(-_squared_distances(f, fixed) / bandwidth).sum(-1)
+    return kernel / torch.exp(-distance / bandwidth).sum(-1)
 
 
 def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """(E, B), (E, B) -> (E, E)."""
-    squares = a.square().sum(1)[:, None] + b.square().sum(1)
-    return torch.addmm(squares, a, b.T, alpha=-2)
+    """(..., E, B), (..., E, B) -> (..., E, E)."""
+    squares = a.square().sum(-1)[..., :, None] + b.square().sum(-1)[..., None, :]
+    return squares - 2 * (a @ b.mT)
 
 
 def inverse_variance_mean(prediction: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,15 +62,27 @@ class Ensemble(Posterior):
         prior_width: of the Gaussian prior of every weight; infinite for none.
     """
 
+    beta: Tensor  # (G,)
+    precision: Tensor  # (G,) of the prior
+
     def __init__(self, network: StackedMLP, beta: float = 1.0, prior_width: float = 1.0) -> None:
         super().__init__(network)
-        self.beta, self.prior_width = beta, prior_width
+        like = network.weights[0].detach()
+        self.register_buffer("beta", like.new_tensor([beta]), persistent=False)
+        self.register_buffer("precision", like.new_tensor([prior_width**-2]), persistent=False)
+        self.is_repulsive, self.has_prior = beta > 0, prior_width < float("inf")
 
-    def penalty(self, prediction: Tensor, n_train: int) -> Tensor:
-        penalty = super().penalty(prediction, n_train)
-        if self.beta:
-            penalty = penalty + self.beta / n_train * repulsion(prediction)
-        if self.prior_width < float("inf"):
-            squares = sum(p.square().flatten(1).sum(1) for p in self.network.parameters())
-            penalty = penalty + squares / (2 * n_train * self.prior_width**2)
-        return penalty
+    def terms(self) -> tuple[bool, ...]:
+        return self.is_repulsive, self.has_prior
+
+    def penalty(self, prediction: Tensor, n_train: Tensor) -> Tensor:
+        """Repulsion; the prior is in `decay`."""
+        if not self.is_repulsive:
+            return super().penalty(prediction, n_train)
+        groups = prediction.unflatten(0, (len(self.beta), -1))  # (G, E/G, B)
+        return ((self.beta / n_train)[:, None] * repulsion(groups)).flatten()
+
+    def decay(self, n_train: Tensor) -> Tensor | None:
+        if not self.has_prior:
+            return None
+        return (self.precision / n_train).repeat_interleave(self.network.members // len(self.precision))

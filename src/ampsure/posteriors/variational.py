@@ -28,6 +28,8 @@ class Variational(Posterior):
         seed: of the samples.
     """
 
+    prior_width: Tensor  # (G,)
+
     def __init__(
         self,
         network: StackedMLP,
@@ -38,7 +40,8 @@ class Variational(Posterior):
         seed: int = 0,
     ) -> None:
         super().__init__(network)
-        self.prior_width, self.samples, self.seed = prior_width, samples, seed
+        self.samples, self.seed = samples, seed
+        self.register_buffer("prior_width", network.weights[0].detach().new_tensor([prior_width]), persistent=False)
         self.log_sigma = nn.ParameterList(
             nn.Parameter(torch.full_like(p, log(initial_width))) for p in (*network.weights, *network.biases)
         )
@@ -53,19 +56,24 @@ class Variational(Posterior):
         return mean + variance.sqrt() * self._noise(mean)
 
     def _noise(self, like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
+        """Standard normal numbers (E, B, out), those of every training from its own generator."""
+        shape = (len(like) // len(self.generators), *like.shape[1:])
+        parts = [torch.randn(shape, generator=g, dtype=like.dtype, device=like.device) for g in self.generators]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def forward(self, x: Tensor, detached: slice | None = None) -> Tensor:
         out: Tensor = self.network(x, linear=self._linear, detached=detached)
         return out
 
-    def penalty(self, prediction: Tensor, n_train: int) -> Tensor:
+    def penalty(self, prediction: Tensor, n_train: Tensor) -> Tensor:
         """KL(q, prior)/N."""
         divergence = torch.zeros_like(prediction[:, 0])
+        prior = self.prior_width.repeat_interleave(len(divergence) // len(self.prior_width))[:, None]  # (E, 1)
         for mean, log_sigma in zip((*self.network.weights, *self.network.biases), self.log_sigma, strict=True):
-            spread = (torch.exp(2 * log_sigma) + mean.square()) / (2 * self.prior_width**2)
-            divergence = divergence + (log(self.prior_width) - log_sigma + spread - 0.5).flatten(1).sum(1)
-        return divergence / n_train
+            mean, log_sigma = mean.flatten(1), log_sigma.flatten(1)
+            spread = (torch.exp(2 * log_sigma) + mean.square()) / (2 * prior**2)
+            divergence = divergence + (prior.log() - log_sigma + spread - 0.5).sum(1)
+        return divergence / n_train.repeat_interleave(len(divergence) // len(n_train))
 
     def members(self, samples: int | None = None, seed: int | None = None) -> StackedMLP:
         """A stack of networks drawn from the posterior; the same for the same seed, by default its own."""

@@ -1,6 +1,7 @@
 """Finding the weights: engine, optimisers, schedules, checkpoints."""
 
-from .engine import Engine, Progress, TrainingData, TrainingInterrupted
+from .adam import Adam
+from .engine import Engine, Progress, Training, TrainingData, TrainingInterrupted
 from .soap import SOAP
 
-__all__ = ["SOAP", "Engine", "Progress", "TrainingData", "TrainingInterrupted"]
+__all__ = ["SOAP", "Adam", "Engine", "Progress", "Training", "TrainingData", "TrainingInterrupted"]

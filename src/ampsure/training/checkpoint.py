@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -62,10 +61,3 @@ def read_checkpoint(path: Path) -> Any:
         return value
 
     return restored(skeleton)
-
-
-def copy_into(target: torch.nn.Module, source: dict[str, Tensor]) -> None:
-    """Load parameters in place."""
-    with torch.no_grad():
-        for name, parameter in target.named_parameters():
-            parameter.copy_(source[name])

@@ -1,33 +1,40 @@
-"""The training loop: any likelihood, any posterior, resumable at every step."""
+"""The training loop: any likelihood, any posterior, one training or many at once, resumable at every step."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NoReturn, cast
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ampsure.config import TrainingConfig
 from ampsure.errors import AmpsureError
 from ampsure.likelihoods import Likelihood
 from ampsure.posteriors import Posterior
 
-from .checkpoint import copy_into, read_checkpoint, write_checkpoint
+from .adam import Adam
+from .batches import derived_seed, shuffled
+from .checkpoint import read_checkpoint, write_checkpoint
+from .fleet import SideBySide
+from .graphs import Replay
 from .schedules import get_schedule
+from .sigma import SigmaCompanion
 from .soap import SOAP
 
-__all__ = ["Companion", "Engine", "Progress", "TrainingData", "TrainingInterrupted"]
+__all__ = ["Engine", "Progress", "Training", "TrainingData", "TrainingInterrupted"]
 
 _CHECKPOINT_SECONDS = 60.0
+_GRAPH_STEPS = 16  # in one CUDA graph: enough to hide its launch, and what SOAP does between two refreshes
+_NEVER = 2**62
 
 
 class TrainingInterrupted(AmpsureError):
@@ -60,187 +67,330 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-class Companion(Protocol):
-    """Something trained along with the posterior, on the mean of its members."""
+@dataclass(frozen=True)
+class Training:
+    """What is trained, on what, and how.
 
-    def parameters(self) -> Iterator[nn.Parameter]: ...
+    Args:
+        companion: trained jointly.
+        report: called after every epoch.
+    """
 
-    def loss(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Loss (scalar) of a batch: features (B, F), residuals y - mean (B,)."""
-        ...
+    posterior: Posterior
+    likelihood: Likelihood
+    data: TrainingData
+    config: TrainingConfig
+    companion: SigmaCompanion | None = None
+    report: Report | None = None
+
+    @property
+    def batch(self) -> int:
+        return min(self.config.batch_size, len(self.data.y_train))
+
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for trainings that can run side by side."""
+        posterior, network = self.posterior, self.posterior.network
+        shapes = tuple(p.shape for module in (posterior, self.companion) if module for p in module.parameters())
+        terms = type(posterior), posterior.terms(), type(self.likelihood), str(vars(self.likelihood))
+        settings = self.config.model_dump_json(exclude={"seed"})
+        return *terms, network.activation, network.residual, shapes, self.batch, settings
+
+
+@dataclass(eq=False)
+class _Course:
+    """How far a training is; `order` and `rates` are those of its present epoch."""
+
+    training: Training
+    batch: int
+    per_epoch: int
+    total: int
+    end: int  # total, unless it stops early
+    noise: torch.Generator
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_epoch: int = 0
+    epoch: int = -1  # of `order` and `rates`
+    order: Tensor = field(default_factory=lambda: torch.empty(0))  # (S, 1, B), or (S, E, B) if members have their own
+    rates: Tensor = field(default_factory=lambda: torch.empty(0))  # (S,)
+    started: tuple[int, float] = (0, 0.0)  # step and time
+
+    def rate(self, step: int) -> float:
+        return self.training.config.learning_rate * get_schedule(self.training.config.schedule)(step, self.total)
+
+    def left(self, step: int) -> int:
+        """Steps to the end of the epoch."""
+        return self.per_epoch - step % self.per_epoch
+
+    def batches(self, step: int, n: int) -> tuple[Tensor, Tensor]:
+        """Events (n, 1 or E, B) and learning rates (n,) of the next n steps; at rest after the end."""
+        epoch, start = divmod(min(step, self.end - 1), self.per_epoch)
+        if epoch != self.epoch:
+            self._begin(epoch, step)
+        if step >= self.end:
+            return self.order[:1].expand(n, *self.order.shape[1:]), torch.zeros_like(self.rates[:1]).expand(n)
+        return self.order[start : start + n], self.rates[start : start + n]
+
+    def _begin(self, epoch: int, step: int) -> None:
+        config, x = self.training.config, self.training.data.x_train
+        members = self.training.posterior.network.members
+        streams: list[tuple[int, ...]] = [()] if config.shared_batches else [(member,) for member in range(members)]
+        orders = [shuffled(len(x), config.seed, 1, epoch, *stream, device=x.device) for stream in streams]
+        used = self.per_epoch * self.batch
+        self.order = torch.stack([o[:used].view(self.per_epoch, self.batch) for o in orders], dim=1)
+        shares = _shares(config.schedule, epoch * self.per_epoch, self.per_epoch, self.total)
+        self.rates = torch.tensor(shares, dtype=x.dtype).mul_(config.learning_rate).to(x.device)
+        self.epoch, self.started = epoch, (step, time.monotonic())
+
+
+@lru_cache(maxsize=8)
+def _shares(schedule: str, start: int, n: int, total: int) -> list[float]:
+    return [get_schedule(schedule)(step, total) for step in range(start, start + n)]
 
 
 class Engine:
-    """Trains a posterior by minimising the likelihood's loss and the posterior's penalty, summed over members.
+    """Minimises the likelihood's loss and the posterior's penalty, summed over members, of one or more trainings.
+
+    Trainings that differ in data, seed or strength of the repulsion, but not in the shape of what they do, run as one
+    stack of members: every one has its own events, batches, learning rates, noise, validation and best weights, and
+    ends as it would alone. One that is finished rests while the others go on.
 
     Every random number comes from the seed and the position in the training, or from a generator whose state is saved:
-    a resumed training ends with the same weights, to the bit, on the CPU.
+    a resumed training ends with the same weights, to the bit, on the CPU. On CUDA the steps are graphs, recorded once
+    and replayed; the host waits for the device only at the end of an epoch.
 
     Args:
         checkpoint: file to save the state to, every minute and on Ctrl-C, and to resume from if it is there.
         fingerprint: of data and configuration; a checkpoint of another training is refused.
-        companion: trained jointly.
     """
 
-    def __init__(
-        self,
-        posterior: Posterior,
-        likelihood: Likelihood,
-        data: TrainingData,
-        config: TrainingConfig,
-        *,
-        checkpoint: Path | None = None,
-        fingerprint: str = "",
-        companion: Companion | None = None,
-        report: Report | None = None,
-    ) -> None:
-        self.posterior, self.likelihood, self.data, self.config = posterior, likelihood, data, config
+    def __init__(self, *trainings: Training, checkpoint: Path | None = None, fingerprint: str = "") -> None:
+        first, data = trainings[0], [training.data for training in trainings]
+        self.trainings, self.likelihood, self.config = trainings, first.likelihood, first.config
         self._checkpoint, self._fingerprint = checkpoint, fingerprint
-        self._companion, self._report = companion, report or (lambda _: None)
-        self._n = len(data.y_train)
-        self._batch = min(config.batch_size, self._n)
-        self._per_epoch = self._n // self._batch
-        self._total = config.epochs * self._per_epoch
-        self._schedule = get_schedule(config.schedule)
-        parameters = [*posterior.parameters(), *(companion.parameters() if companion else ())]
-        self._optimizer = _optimizer(parameters, config)
-        self._parameters = list(posterior.parameters())
-        self._noise = torch.Generator(device=data.x_train.device).manual_seed(_derived_seed(config.seed, 2))
-        posterior.generator = self._noise
-        members = posterior.network.members
+        if len({training.kind() for training in trainings}) > 1:
+            raise AmpsureError("Trainings run together only with the same batch size, posterior, network and settings.")
+        self._batch = first.batch
+        device = data[0].x_train.device
+        self._courses = []
+        for training in trainings:
+            per_epoch = len(training.data.y_train) // self._batch
+            total = per_epoch * training.config.epochs
+            generator = torch.Generator(device=device).manual_seed(derived_seed(training.config.seed, 2))
+            self._courses.append(_Course(training, self._batch, per_epoch, total, total, generator))
+        groups, self._members = len(trainings), first.posterior.network.members  # G, E
+        self._stacks = [SideBySide([t.posterior for t in trainings])]
+        self._posterior = cast(Posterior, self._stacks[0].joined)
+        noise = [course.noise for course in self._courses]
+        self._posterior.generators = [*noise]
+        companions = [t.companion for t in trainings if t.companion is not None]
+        self._companion = None
+        if companions:
+            self._stacks.append(SideBySide(companions))
+            self._companion = cast(SigmaCompanion, self._stacks[1].joined)
+        self._optimizers = [_optimizer(stack, self.config) for stack in self._stacks]
+
+        self._x, self._y = _joined([d.x_train for d in data]), _joined([d.y_train for d in data])  # (sum N, ...)
+        sizes = [len(d.y_train) for d in data]
+        self._n = torch.tensor(sizes, dtype=self._x.dtype, device=device)  # (G,)
+        self._decay = self._posterior.decay(self._n)  # (G E,)
+        self._offsets = torch.tensor([0, *sizes[:-1]], device=device).cumsum(0)  # (G,)
+        self._validation = _Validation.of(data)
+
+        # What the steps of a chunk read and write; all else they change in place.
+        graphs = device.type == "cuda" and self.config.graphs
+        self._chunk = _GRAPH_STEPS if graphs else 1
+        shape = (self._chunk, groups, 1 if self.config.shared_batches else self._members, self._batch)
+        self._index = torch.zeros(shape, dtype=torch.int64, device=device)  # (steps, G, 1 or E, B)
+        self._rates = self._x.new_zeros(self._chunk, groups)  # (steps, G)
+        self._losses = self._x.new_zeros(self._chunk, groups, self._members)  # (steps, G, E)
+        self._totals = self._x.new_zeros(self._chunk, groups)  # (steps, G)
+        self._ones, self._counts = self._x.new_ones(groups), torch.arange(self._chunk, device=device)[:, None]
+        self._train = Replay(self._train_steps, generators=noise, enabled=graphs)
+        self._refresh = Replay(self._refresh_optimizers, enabled=graphs)
+
         self.step = 0
-        self.history: list[dict[str, float]] = []
-        self._sum = torch.zeros(members, dtype=torch.float64, device=data.x_train.device)
-        self._first_bad = torch.full((), self._total, device=data.x_train.device)
-        self._best = {name: p.detach().clone() for name, p in posterior.named_parameters()}
-        self._best_loss = torch.full((members,), float("inf"), dtype=torch.float64, device=data.x_train.device)
-        self._best_epoch = 0
-        self._best_companion = [p.detach().clone() for p in companion.parameters()] if companion else []
+        self._clock = torch.zeros((), dtype=torch.int64, device=device)  # the step, as the device knows it
+        self._sum = torch.zeros(groups, self._members, dtype=torch.float64, device=device)
+        self._first_bad = torch.full((groups,), _NEVER, device=device)
+        self._best_loss = torch.full_like(self._sum, float("inf"))
         self._saved_at = time.monotonic()
         self._last_checkpoint = "none"
 
+    @property
+    def histories(self) -> list[list[dict[str, float]]]:
+        """Losses of every epoch, for every training."""
+        return [course.history for course in self._courses]
+
     def run(self) -> None:
-        """Train to the end, or from a checkpoint to the end; the posterior then has every member's best weights."""
+        """Train to the end, or from a checkpoint to the end; the posteriors then have every member's best weights."""
         if self._checkpoint is not None and self._checkpoint.exists():
             self._resume(self._checkpoint)
-        with _interrupt_flag() as interrupted:
-            while self.step < self._total:
-                epoch, start = divmod(self.step, self._per_epoch)
-                clock = time.monotonic()
-                order = self._order(epoch)
-                for k in range(start, self._per_epoch):
-                    self._train_step(order[..., k * self._batch : (k + 1) * self._batch])
-                    if interrupted.is_set() and k + 1 < self._per_epoch:
-                        self._stop()
-                seconds = max(time.monotonic() - clock, 1e-9)
-                self._end_epoch(epoch, (self._per_epoch - start) * self._batch / seconds)
-                if self._patience_is_over(epoch):
-                    break
-                if interrupted.is_set() and self.step < self._total:
-                    self._stop()
-                if self._checkpoint is not None and time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS:
-                    self._save()
+        try:
+            with _interrupt_flag() as interrupted:
+                self._run(interrupted)
+        finally:
+            self._train.forget()
+            self._refresh.forget()
         if self._checkpoint is not None:
             self._save()  # so that a later stage does not repeat this one
-        copy_into(self.posterior, self._best)
-        self._load_companion(self._best_companion)
+        for stack in self._stacks:
+            stack.finish()
 
-    def _order(self, epoch: int) -> Tensor:
-        """Indices of all events in the order of this epoch: (N,), or (E, N) if members have orders of their own."""
-        rng = np.random.default_rng([self.config.seed, 1, epoch])
-        if self.config.shared_batches:
-            order = rng.permutation(self._n)
-        else:
-            order = np.stack([rng.permutation(self._n) for _ in range(self.posterior.network.members)])
-        return torch.from_numpy(order).to(self.data.x_train.device)
+    def _run(self, interrupted: threading.Event) -> None:
+        while self._active():
+            due = self.advance()
+            if due:
+                self._end_epoch(due)
+            if interrupted.is_set() and self._active():
+                self._stop()
+            if self._checkpoint is not None and due and time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS:
+                self._save()
 
-    def _train_step(self, index: Tensor) -> None:
-        x, y = self.data.x_train[index], self.data.y_train[index]
-        rate = self.config.learning_rate * self._schedule(self.step, self._total)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        out = self.posterior(x, self.likelihood.detached)
-        loss = self.likelihood.loss(out, y).mean(1)  # (E,)
-        total = (loss + self.posterior.penalty(self.likelihood.mean(out), self._n)).sum()
+    def _active(self) -> list[_Course]:
+        return [course for course in self._courses if self.step < course.end]
+
+    def advance(self) -> list[_Course]:
+        """The next steps, as many as fit into one chunk; the trainings which end an epoch with them.
+
+        Nothing here waits for the device.
+        """
+        active = self._active()
+        room = min(min(c.left(self.step) for c in active), min(o.reach() for o in self._optimizers))
+        n = self._chunk if room >= self._chunk else 1
+        rows, rates = zip(*(course.batches(self.step, n) for course in self._courses), strict=True)
+        torch.stack(rows, dim=1, out=self._index[:n])
+        torch.stack(rates, dim=1, out=self._rates[:n])
+        self._train(n)
+        due = [optimizer.advance(n) for optimizer in self._optimizers]
+        if any(due):
+            self._refresh(1)
+        self.step += n
+        return [course for course in active if self.step % course.per_epoch == 0]
+
+    def _train_steps(self, n: int) -> None:
+        """Steps with the events in `_index` and the rates in `_rates`; notes losses and whether they are finite."""
+        index = self._index[:n] + self._offsets[:, None, None]
+        x, y = (torch.index_select(v, 0, index.flatten()).unflatten(0, index.shape) for v in (self._x, self._y))
+        for k in range(n):
+            self._train_step(k, x[k], y[k])
+        self._sum += self._losses[:n].sum(0, dtype=torch.float64)
+        bad = (self._clock + self._counts[:n]).masked_fill(torch.isfinite(self._totals[:n]), _NEVER)
+        torch.minimum(self._first_bad, bad.amin(0), out=self._first_bad)
+        self._clock += n
+
+    def _refresh_optimizers(self, _: int) -> None:
+        for optimizer in self._optimizers:
+            if isinstance(optimizer, SOAP):
+                optimizer.refresh()
+
+    def _train_step(self, k: int, x: Tensor, y: Tensor) -> None:
+        """Step k of a chunk: members see events (G, 1 or E, B, F), (G, 1 or E, B) and move; losses are noted."""
+        out = self._posterior(self._spread(x), self.likelihood.detached)  # (G E, B, n_outputs)
+        loss = self.likelihood.loss(out, self._spread(y)).mean(1)  # (G E,)
+        penalty = self._posterior.penalty(self.likelihood.mean(out), self._n)  # (G E,)
+        total = (loss + penalty).unflatten(0, self._sum.shape).sum(1)  # (G,)
         if self._companion is not None:
-            total = total + self._companion.loss(x, y - self.likelihood.prediction(out.detach()).mean(0))
-        self._optimizer.zero_grad(set_to_none=True)
-        total.backward()
-        if self.config.gradient_clip is not None:
-            _clip_members(self._parameters, self.config.gradient_clip)
-            if self._companion is not None:
-                _clip_members(list(self._companion.parameters()), self.config.gradient_clip)
-        self._optimizer.step()
-        self._sum += loss.detach()
-        bad = ~torch.isfinite(total.detach())  # looked at once an epoch: asking now would wait for the device
-        self._first_bad = torch.where(bad, self._first_bad.clamp_max(self.step), self._first_bad)
-        self.step += 1
+            means = self.likelihood.prediction(out.detach()).unflatten(0, self._sum.shape).mean(1)
+            total = total + self._companion.loss(x[:, 0], y[:, 0] - means)
+        parameters = [p for stack in self._stacks for p in stack.parameters]
+        gradients = iter(torch.autograd.grad(total, parameters, self._ones))
+        for stack, optimizer in zip(self._stacks, self._optimizers, strict=True):
+            gradient = stack.gather([next(gradients) for _ in stack.parameters])
+            if self._decay is not None and stack is self._stacks[0]:
+                gradient.addcmul_(stack.weights, self._decay[:, None])
+            if self.config.gradient_clip is not None:
+                norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)  # of every member for itself
+                gradient.mul_((self.config.gradient_clip / norm.clamp_min(1e-30)).clamp_max(1.0))
+            rate = self._rates[k][:, None].expand(-1, len(stack.weights) // len(self.trainings)).flatten()
+            optimizer.update(rate)
+        self._losses[k].copy_(loss.detach().view_as(self._losses[k]))
+        self._totals[k].copy_(total.detach())
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """(G, 1 or E, ...) -> (G E, ...): members see what is theirs, or what they share."""
+        return values.expand(-1, self._members, *values.shape[2:]).flatten(0, 1)
 
     @torch.no_grad()
-    def _validation_loss(self) -> Tensor:
-        """Mean loss of every member on the validation events, (E,)."""
-        data, size = self.data, max(self._batch, 8192)
-        total = torch.zeros_like(self._sum)
-        for start in range(0, len(data.y_validation), size):
-            out = self.posterior.network(data.x_validation[start : start + size])
-            total += self.likelihood.validation_loss(out, data.y_validation[start : start + size]).double().sum(1)
-        return total / max(len(data.y_validation), 1)
+    def _validation_loss(self, due: Sequence[_Course]) -> Tensor:
+        """Mean loss of every member on the validation events of its training, (G, E); infinite where it is not due."""
+        network, groups = self._posterior.network, [i for i, c in enumerate(self._courses) if c in due]
+        linear = None
+        if len(groups) < len(self._courses):
+            rows = torch.cat([torch.arange(g * self._members, (g + 1) * self._members) for g in groups])
+            rows = rows.to(self._sum.device)
 
-    def _end_epoch(self, epoch: int, rate: float) -> None:
-        if int(self._first_bad) < self._total:
-            self._diverged(int(self._first_bad))
-        training, validation = self._sum / self._per_epoch, self._validation_loss()
-        self._sum = torch.zeros_like(self._sum)
-        if not bool(torch.isfinite(validation).all()):
-            self._diverged(self.step - 1)
+            def linear(k: int, h: Tensor) -> Tensor:
+                return torch.baddbmm(network.biases[k][rows], h, network.weights[k][rows])
+
+        result = torch.full_like(self._sum, float("inf"))
+        total = torch.zeros_like(result[groups])
+        size = max(self._batch, 8192 if self._sum.device.type == "cpu" else 2**20 // self._sum.numel())
+        for x, y, weight in self._validation.chunks(groups, size):
+            out = network(self._spread(x[:, None]), linear=linear)
+            loss = self.likelihood.validation_loss(out, self._spread(y[:, None])).unflatten(0, total.shape)
+            total += (loss * weight[:, None]).sum(-1, dtype=torch.float64)
+        result[groups] = total
+        return result
+
+    def _end_epoch(self, due: Sequence[_Course]) -> None:
+        validation = self._validation_loss(due)
         better = validation < self._best_loss
         if self._companion is not None:  # it belongs to all members of one epoch: keep these together
-            better = (validation.mean() < self._best_loss.mean()).expand_as(validation)
-            if bool(better.any()):
-                self._best_companion = [p.detach().clone() for p in self._companion.parameters()]
-        for name, parameter in self.posterior.named_parameters():
-            chosen = better.view(-1, *([1] * (parameter.ndim - 1)))
-            torch.where(chosen, parameter.detach(), self._best[name], out=self._best[name])
+            better = (validation.mean(1) < self._best_loss.mean(1))[:, None].expand_as(better)
+        for stack, chosen in zip(self._stacks, (better.flatten(), better[:, 0]), strict=False):
+            torch.where(chosen[:, None], stack.weights, stack.best, out=stack.best)
         self._best_loss = torch.where(better, validation, self._best_loss)
-        self._best_epoch = epoch if bool(better.any()) else self._best_epoch
-        entry = {
-            "epoch": epoch + 1,
-            "training_loss": float(training.mean()),
-            "validation_loss": float(validation.mean()),
-            "learning_rate": self.config.learning_rate * self._schedule(self.step - 1, self._total),
-        }
-        self.history.append(entry)
-        self._report(
+        told = [self._first_bad, self._sum.mean(1), validation.mean(1), better.any(1)]
+        for i, (bad, training, loss, improved) in enumerate(torch.stack([t.double() for t in told], 1).tolist()):
+            course = self._courses[i]
+            if course not in due:
+                continue
+            if bad < _NEVER or not abs(loss) < float("inf"):
+                self._diverged(course, int(min(bad, self.step - 1)))
+            self._sum[i] = 0
+            epoch = self.step // course.per_epoch
+            course.best_epoch = epoch if improved else course.best_epoch
+            self._tell(course, epoch, training / course.per_epoch, loss)
+            patience = course.training.config.early_stopping
+            if patience is not None and epoch - course.best_epoch >= patience:
+                course.end = self.step
+
+    def _tell(self, course: _Course, epoch: int, training: float, validation: float) -> None:
+        rate = course.rate(self.step - 1)
+        course.history.append(
+            {"epoch": epoch, "training_loss": training, "validation_loss": validation, "learning_rate": rate}
+        )
+        if course.training.report is None:
+            return
+        step, clock = course.started
+        events_per_second = (self.step - step) * self._batch / max(time.monotonic() - clock, 1e-9)
+        course.training.report(
             Progress(
-                epoch=epoch + 1,
-                epochs=self.config.epochs,
-                training_loss=entry["training_loss"],
-                validation_loss=entry["validation_loss"],
-                learning_rate=entry["learning_rate"],
-                events_per_second=rate,
-                seconds_left=(self._total - self.step) * self._batch / rate,
+                epoch=epoch,
+                epochs=course.training.config.epochs,
+                training_loss=training,
+                validation_loss=validation,
+                learning_rate=rate,
+                events_per_second=events_per_second,
+                seconds_left=(course.total - self.step) * self._batch / events_per_second,
             )
         )
 
-    def _patience_is_over(self, epoch: int) -> bool:
-        patience = self.config.early_stopping
-        return patience is not None and epoch - self._best_epoch >= patience
-
-    def _diverged(self, step: int) -> None:
-        rate = self.config.learning_rate * self._schedule(step, self._total)
+    def _diverged(self, course: _Course, step: int) -> NoReturn:
         raise AmpsureError(
-            f"The loss is not finite at step {step} (learning rate {rate:.3g}); last good checkpoint: "
+            f"The loss is not finite at step {step} (learning rate {course.rate(step):.3g}); last good checkpoint: "
             f"{self._last_checkpoint}. Lower training.learning_rate or set training.gradient_clip."
         )
 
-    def _stop(self) -> None:
-        if int(self._first_bad) < self._total:
-            self._diverged(int(self._first_bad))
+    def _stop(self) -> NoReturn:
+        for course, bad in zip(self._courses, self._first_bad.tolist(), strict=True):
+            if bad < _NEVER:
+                self._diverged(course, bad)
+        total = max(course.end for course in self._courses)
         if self._checkpoint is None:
-            raise TrainingInterrupted(f"Interrupted at step {self.step} of {self._total}; nothing was saved.")
+            raise TrainingInterrupted(f"Interrupted at step {self.step} of {total}; nothing was saved.")
         self._save()
         raise TrainingInterrupted(
-            f"Interrupted at step {self.step} of {self._total}; the state is in {self._checkpoint}. "
+            f"Interrupted at step {self.step} of {total}; the state is in {self._checkpoint}. "
             "Run the same command again to go on from there."
         )
 
@@ -248,24 +398,17 @@ class Engine:
         return {
             "fingerprint": self._fingerprint,
             "step": self.step,
-            "history": self.history,
-            "parameters": dict(self.posterior.named_parameters()),
-            "companion": [] if self._companion is None else list(self._companion.parameters()),
-            "optimizer": self._optimizer.state_dict(),
-            "noise": self._noise.get_state(),
+            "courses": [
+                {"history": c.history, "best_epoch": c.best_epoch, "end": c.end, "noise": c.noise.get_state()}
+                for c in self._courses
+            ],
+            "weights": [stack.weights for stack in self._stacks],
+            "best": [stack.best for stack in self._stacks],
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "sum": self._sum,
             "first_bad": self._first_bad,
-            "best": self._best,
             "best_loss": self._best_loss,
-            "best_epoch": self._best_epoch,
-            "best_companion": self._best_companion,
         }
-
-    @torch.no_grad()
-    def _load_companion(self, values: list[Tensor]) -> None:
-        if self._companion is not None:
-            for parameter, value in zip(self._companion.parameters(), values, strict=True):
-                parameter.copy_(value)
 
     def _save(self) -> None:
         assert self._checkpoint is not None
@@ -276,35 +419,54 @@ class Engine:
         state = read_checkpoint(path)
         if state["fingerprint"] != self._fingerprint:
             raise AmpsureError(f"{path} belongs to a training with other data or settings: remove it to start again.")
+        self.step = state["step"]
+        for course, saved in zip(self._courses, state["courses"], strict=True):
+            course.history, course.best_epoch, course.end = saved["history"], saved["best_epoch"], saved["end"]
+            course.noise.set_state(saved["noise"])
+        for stack, weights, best in zip(self._stacks, state["weights"], state["best"], strict=True):
+            stack.weights.copy_(weights)
+            stack.best.copy_(best)
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         device = self._sum.device
-        self.step, self.history, self._best_epoch = state["step"], state["history"], state["best_epoch"]
-        copy_into(self.posterior, state["parameters"])
-        self._load_companion(state["companion"])
-        self._best_companion = [value.to(device) for value in state["best_companion"]]
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._noise.set_state(state["noise"])
-        self._best = {name: value.to(device) for name, value in state["best"].items()}
         self._sum, self._first_bad, self._best_loss = (state[k].to(device) for k in ("sum", "first_bad", "best_loss"))
+        self._clock.fill_(self.step)
         self._last_checkpoint = f"{path} (step {self.step})"
 
 
-def _optimizer(parameters: list[nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
-    kinds: dict[str, Callable[..., torch.optim.Optimizer]]
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "soap": SOAP}
-    return kinds[config.optimizer](parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+@dataclass(frozen=True)
+class _Validation:
+    """Validation events of all trainings, cat after cat, and where those of each are: filled up to one length V."""
+
+    x: Tensor  # (sum N, F)
+    y: Tensor  # (sum N,)
+    index: Tensor  # (G, V)
+    weight: Tensor  # (G, V): 1/N, zero where filled up
+
+    @classmethod
+    def of(cls, data: Sequence[TrainingData]) -> _Validation:
+        sizes = torch.tensor([len(d.y_validation) for d in data])[:, None]
+        offsets, counts = sizes.cumsum(0) - sizes, torch.arange(int(sizes.max()))
+        inside = counts < sizes
+        x, y = _joined([d.x_validation for d in data]), _joined([d.y_validation for d in data])
+        index = offsets + counts * inside
+        return cls(x, y, index.to(x.device), (inside / sizes.clamp_min(1)).to(x.device))
+
+    def chunks(self, groups: Sequence[int], size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Features (D, size, F), targets (D, size) and weights (D, size) of D of the trainings."""
+        for index, weight in zip(self.index.split(size, 1), self.weight.split(size, 1), strict=True):
+            chosen = index[groups]
+            yield self.x[chosen], self.y[chosen], weight[groups]
 
 
-def _clip_members(parameters: list[nn.Parameter], limit: float) -> None:
-    """Scale every member's gradient to at most this norm, without regard to the others."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.stack([g.square().flatten(1).sum(1) for g in gradients]).sum(0).sqrt()  # (E,)
-    factor = (limit / norm.clamp_min(1e-30)).clamp_max(1.0)
-    for gradient in gradients:
-        gradient.mul_(factor.view(-1, *([1] * (gradient.ndim - 1))))
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
-def _derived_seed(seed: int, stream: int) -> int:
-    return int(np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def _optimizer(stack: SideBySide, config: TrainingConfig) -> Adam | SOAP:
+    if config.optimizer == "soap":
+        return SOAP(stack.parameters, weight_decay=config.weight_decay)
+    return Adam(stack.weights, weight_decay=config.weight_decay, decoupled=config.optimizer == "adamw")
 
 
 @contextmanager

@@ -2,7 +2,6 @@ r"""One network for the systematic uncertainty of an ensemble's mean, eq. (het-R
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import log, pi
 
 import torch
@@ -32,14 +31,16 @@ class ResidualVariance(Likelihood):
         return bounded(out[..., 0]).exp()
 
 
-class SigmaCompanion:
+class SigmaCompanion(nn.Module):
     """The same, trained jointly with the ensemble: lambda_sigma L_sigma."""
 
-    def __init__(self, network: StackedMLP, weight: float) -> None:
-        self._network, self._weight, self._likelihood = network, weight, ResidualVariance()
+    weight: Tensor  # (G,)
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        yield from self._network.parameters()
+    def __init__(self, network: StackedMLP, weight: float) -> None:
+        super().__init__()
+        self.network, self._likelihood = network, ResidualVariance()
+        self.register_buffer("weight", network.weights[0].detach().new_tensor([weight]), persistent=False)
 
     def loss(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self._weight * self._likelihood.nll(self._network(x), residual).mean()
+        """Loss of a batch (G,): features (G, B, F), residuals y - mean (G, B)."""
+        return self.weight * self._likelihood.nll(self.network(x), residual).mean(1)

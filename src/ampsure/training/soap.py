@@ -15,7 +15,10 @@ What was decided where the paper leaves it open:
 - The first step sets the basis up and leaves the matrices alone, as the authors' program does: in the basis made from
   the same gradient, that gradient is diagonal, and Adam would blow its rounding errors up to full steps. All other
   parameters take their first Adam step at once, so they follow `torch.optim.Adam` from the start.
-- The basis is refreshed at the end of every 16th update (`precondition_every`), after the parameters have moved.
+- The basis is refreshed at the end of every 16th update (`precondition_every`), after the parameters have moved. The
+  orthogonal iteration Q <- qr(L Q) is done by Cholesky's decomposition of the columns' scalar products, in float64 and
+  with columns of unit length: a batched QR takes longer on a GPU than sixteen updates. By Cauchy and Schwarz the
+  pivots are not smaller than the ratio of the eigenvalues, so nothing is lost.
 - eps is added to the bias-corrected root, as `torch.optim.Adam` does; weight decay is decoupled, as in AdamW.
 - A factor without full rank (always so in the first updates of a layer with few outputs) leaves the basis of its null
   space to rounding errors: no two machines, nor a member in and out of an ensemble, would agree. So the set-up adds a
@@ -45,7 +48,7 @@ REFRESH_SHIFT_OTHERWISE = 1e-6
 
 @dataclass
 class _Matrices:
-    """All weight matrices of one shape: (E, in, out) each, (B, in, out) together, B the sum of the E."""
+    """All weight matrices of one shape: (E, in, out) each, (B, in, out) together, B the number of them times E."""
 
     params: list[Tensor]
     exp_avg: Tensor  # (B, in, out), original space
@@ -68,18 +71,18 @@ class _Matrices:
 
 @dataclass
 class _Others:
-    """All other parameters, flattened one after the other into (n,): Adam is elementwise."""
+    """All other parameters of E members, flattened side by side into (E, n): Adam is elementwise."""
 
     params: list[Tensor]
     exp_avg: Tensor
     exp_avg_sq: Tensor
 
     def gather(self, tensors: list[Tensor]) -> Tensor:
-        return torch.cat([t.flatten() for t in tensors])
+        return torch.cat([t.flatten(1) for t in tensors], dim=1)
 
     def views(self, stacked: Tensor) -> list[Tensor]:
-        parts = stacked.split([p.numel() for p in self.params])
-        return [part.view(p.shape) for part, p in zip(parts, self.params, strict=True)]
+        parts = stacked.split([p[0].numel() for p in self.params], dim=1)
+        return [part.unflatten(1, p.shape[1:]) for part, p in zip(parts, self.params, strict=True)]
 
     def state(self) -> dict[str, list[Tensor]]:
         return {"exp_avg": self.views(self.exp_avg), "exp_avg_sq": self.views(self.exp_avg_sq)}
@@ -103,9 +106,10 @@ class SOAP(Optimizer):
 
     Within a group, the same parameters must have gradients at every step; those without one at the first step are
     left out. An ordinary step never waits for the device, and works in place on `state`, whose tensors are views of
-    the stacks. To capture it in a CUDA graph, take the first `step` outside the graph, capture `update`, and call
-    `advance` after every replay (not after the capture, which runs nothing); capture again after `load_state_dict`.
-    `lr` must then be a tensor on the device; `betas` and the other numbers are baked into the graph.
+    the stacks. To capture it in a CUDA graph, take the first `step` outside the graph, capture up to `reach()` calls of
+    `update`, and after every replay (not after the capture, which runs nothing) call `advance`, and `refresh` if it
+    says so; capture again after `load_state_dict`. The learning rate must then be a tensor on the device; `betas` and
+    the other numbers are baked into the graph.
 
     Args:
         params: parameters or groups of them, as for every torch optimiser.
@@ -148,6 +152,7 @@ class SOAP(Optimizer):
         if precondition_every != int(precondition_every) or precondition_every < 1:
             raise AmpsureError(f"precondition_every must be a whole number from 1, not {precondition_every}.")
         self._plans: list[_Plan | None] = []
+        self._due: list[_Plan] = []
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -164,7 +169,7 @@ class SOAP(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Called on unpickling and by `load_state_dict`: the stacks are then built anew from `state`."""
         super().__setstate__(state)
-        self._plans = []
+        self._plans, self._due = [], []
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the whole state, which further steps leave alone."""
@@ -198,17 +203,17 @@ class SOAP(Optimizer):
             if not p.is_floating_point() or p.layout != torch.strided:
                 raise AmpsureError(f"SOAP takes dense real parameters, not {p.dtype} with layout {p.layout}.")
             is_matrix = p.ndim == 3 and p.shape[1] > 1
-            shapes.setdefault((p.dtype, p.device, p.shape[1:] if is_matrix else None), []).append(p)
+            shapes.setdefault((p.dtype, p.device, p.shape if is_matrix else len(p)), []).append(p)
         plan = _Plan(params, torch.zeros(2, dtype=torch.float64, device=params[0].device), [], [])
         for (_, _, shape), members in shapes.items():
             stack: _Matrices | _Others
             zeros = members[0].new_zeros
-            if shape is None:
-                size = sum(p.numel() for p in members)
+            if isinstance(shape, int):
+                size = (shape, sum(p[0].numel() for p in members))
                 stack = _Others(members, zeros(size), zeros(size))
                 plan.others.append(stack)
             else:
-                b, (rows, cols) = sum(p.shape[0] for p in members), shape
+                b, (rows, cols) = len(members) * shape[0], shape[1:]
                 factors, bases = ((zeros(b, rows, rows), zeros(b, cols, cols)) for _ in range(2))
                 stack = _Matrices(members, zeros(b, rows, cols), zeros(b, rows, cols), factors, bases)
                 plan.matrices.append(stack)
@@ -230,18 +235,23 @@ class SOAP(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step: `update`, then `advance`. The first one only sets up the basis of the matrices."""
+        """One step: `update`, and `refresh` if `advance` asks for it. The first one only sets up the basis."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         self.update()
-        self.advance()
+        if self.advance():
+            self.refresh()
         return loss
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Moves the parameters and the moments: the part of a step that a CUDA graph can capture."""
+    def update(self, rate: Tensor | None = None) -> None:
+        """Moves the parameters and the moments: the part of a step that a CUDA graph can capture.
+
+        Args:
+            rate: (E,) learning rate of every member, instead of `lr`.
+        """
         for index, group in enumerate(self.param_groups):
             plan = self._plan(index)
             if plan is None:
@@ -249,30 +259,45 @@ class SOAP(Optimizer):
             first = group["steps"] == 0
             (plan.steps[1:] if first else plan.steps).add_(1)
             beta1, beta2 = group["betas"]
-            correction1 = (1 - torch.pow(beta1, plan.steps)).unbind()
-            correction2 = (1 - torch.pow(beta2, plan.steps)).sqrt_().unbind()
+            dtype = plan.params[0].dtype  # mixed types would take slower kernels
+            correction1 = (1 - torch.pow(beta1, plan.steps)).to(dtype).unbind()
+            correction2 = (1 - torch.pow(beta2, plan.steps)).sqrt_().to(dtype).unbind()
             for matrices in plan.matrices:
                 if first:
                     self._set_up(matrices, group)
                 else:
-                    self._update_matrices(matrices, group, correction1[0], correction2[0])
+                    self._update_matrices(matrices, group, rate, correction1[0], correction2[0])
             for others in plan.others:
                 grad = others.gather(_gradients(others.params))
                 others.exp_avg.lerp_(grad, 1 - beta1)
                 others.exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
                 denominator = others.exp_avg_sq.sqrt().div_(correction2[1]).add_(group["eps"])
-                _move(others, (others.exp_avg / correction1[1]).div_(denominator), group)
+                _move(others, (others.exp_avg / correction1[1]).div_(denominator), group, rate)
 
-    @torch.no_grad()
-    def advance(self) -> None:
-        """Counts a finished `update` and refreshes the eigenbasis when it is time."""
+    def reach(self) -> int:
+        """Updates that may follow each other before `advance`."""
+        return min(
+            group["precondition_every"] - (group["steps"] - 1) % group["precondition_every"] if group["steps"] else 1
+            for group in self.param_groups
+        )
+
+    def advance(self, steps: int = 1) -> bool:
+        """Counts finished updates, up to `reach()`; True if it is time to `refresh`."""
+        self._due = []
         for plan, group in zip(self._plans, self.param_groups, strict=True):
             if plan is None:
                 continue
-            group["steps"] += 1
+            group["steps"] += steps
             updates = group["steps"] - 1  # of the matrices: the first step is for the basis
             if updates > 0 and updates % group["precondition_every"] == 0:
-                _refresh(plan.matrices)
+                self._due.append(plan)
+        return bool(self._due)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Refreshes the eigenbases for which it is time; a CUDA graph can capture it."""
+        for plan in self._due:
+            _refresh(plan.matrices)
 
     @staticmethod
     def _set_up(stack: _Matrices, group: dict[str, Any]) -> None:
@@ -287,7 +312,9 @@ class SOAP(Optimizer):
             basis.copy_(torch.linalg.eigh(factor).eigenvectors.flip(-1))  # largest eigenvalue first
 
     @staticmethod
-    def _update_matrices(stack: _Matrices, group: dict[str, Any], correction1: Tensor, correction2: Tensor) -> None:
+    def _update_matrices(
+        stack: _Matrices, group: dict[str, Any], rate: Tensor | None, correction1: Tensor, correction2: Tensor
+    ) -> None:
         beta1, beta2 = group["betas"]
         left, right = stack.bases
         grad = stack.gather(_gradients(stack.params))
@@ -296,7 +323,7 @@ class SOAP(Optimizer):
         stack.exp_avg_sq.mul_(beta2).addcmul_(rotated, rotated, value=1 - beta2)
         denominator = stack.exp_avg_sq.sqrt().div_(correction2).add_(group["eps"])
         direction = (left.mT @ stack.exp_avg @ right).div_(correction1).div_(denominator)
-        _move(stack, left @ direction @ right.mT, group)
+        _move(stack, left @ direction @ right.mT, group, rate)
         _update_factors(stack, grad, group["shampoo_beta"])
 
 
@@ -304,13 +331,16 @@ def _gradients(params: Iterable[Tensor]) -> list[Tensor]:
     return [p.grad for p in params if p.grad is not None]
 
 
-def _move(stack: _Matrices | _Others, direction: Tensor, group: dict[str, Any]) -> None:
+def _move(stack: _Matrices | _Others, direction: Tensor, group: dict[str, Any], rate: Tensor | None) -> None:
     """W <- W - lr (direction + weight_decay W); overwrites `direction`."""
     lr = group["lr"]
     if group["weight_decay"] != 0:
         direction.add_(stack.gather(stack.params), alpha=group["weight_decay"])
-    # A tensor without axes counts as a number: a float64 learning rate does not promote float32 weights.
-    direction.mul_(lr.reshape(()) if isinstance(lr, Tensor) else lr)
+    if rate is not None:
+        layers = direction.unflatten(0, (-1, len(rate)))  # (layers, E, ...)
+        layers.mul_(rate.view(-1, *[1] * (direction.ndim - 1)))
+    else:  # a tensor without axes counts as a number: a float64 learning rate does not promote float32 weights
+        direction.mul_(lr.reshape(()) if isinstance(lr, Tensor) else lr)
     torch._foreach_sub_(stack.params, stack.views(direction))
 
 
@@ -322,7 +352,7 @@ def _update_factors(stack: _Matrices, grad: Tensor, beta: float) -> None:
 
 
 def _refresh(stacks: Iterable[_Matrices]) -> None:
-    """One orthogonal iteration Q <- qr(L Q) for all factors; those of one size share one batched QR.
+    """One orthogonal iteration Q <- qr(L Q) for all factors; those of one size share each call.
 
     The columns are first sorted by the estimated eigenvalues q^T L q, and the second moments follow them. L is shifted
     by a tiny multiple of the identity (see above), and eigenvalues below the shift keep their order.
@@ -336,13 +366,9 @@ def _refresh(stacks: Iterable[_Matrices]) -> None:
     for places in sizes.values():
         factors = torch.cat([stacks[i].factors[side] for i, side in places])
         bases = torch.cat([stacks[i].bases[side] for i, side in places])
-        shift = REFRESH_SHIFT.get(factors.dtype, REFRESH_SHIFT_OTHERWISE)
-        floor = shift * factors.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)  # (B, 1)
-        product = factors @ bases
-        eigenvalues = torch.maximum((bases * product).sum(-2), floor)  # (B, n)
-        order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
-        product.addcmul_(bases, floor.unsqueeze(-1))
-        fresh, _ = torch.linalg.qr(product.gather(-1, order.unsqueeze(-2).expand_as(product)))
+        fresh, order = _iterated(
+            factors.double(), bases.double(), REFRESH_SHIFT.get(factors.dtype, REFRESH_SHIFT_OTHERWISE)
+        )
         lengths = [stacks[i].factors[side].shape[0] for i, side in places]
         for (i, side), q, o in zip(places, fresh.split(lengths), order.split(lengths), strict=True):
             stacks[i].bases[side].copy_(q)
@@ -352,3 +378,18 @@ def _refresh(stacks: Iterable[_Matrices]) -> None:
         rows = orders[i, 0].unsqueeze(-1).expand_as(v)
         cols = orders[i, 1].unsqueeze(-2).expand_as(v)
         v.copy_(v.gather(-2, rows).gather(-1, cols))
+
+
+def _iterated(factors: Tensor, bases: Tensor, shift: float) -> tuple[Tensor, Tensor]:
+    """New bases (B, n, n) and the order (B, n) of the old columns in them."""
+    floor = shift * factors.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)  # (B, 1)
+    product = factors @ bases
+    eigenvalues = torch.maximum((bases * product).sum(-2), floor)  # (B, n)
+    order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
+    columns = order.unsqueeze(-2).expand_as(product)
+    product = product.addcmul_(bases, floor.unsqueeze(-1)).gather(-1, columns)
+    product = torch.nn.functional.normalize(product, dim=-2)
+    triangle, failed = torch.linalg.cholesky_ex(product.mT @ product, upper=True)
+    fresh = torch.linalg.solve_triangular(triangle, product, upper=True, left=False)
+    fresh = torch.baddbmm(fresh, fresh, fresh.mT @ fresh, beta=1.5, alpha=-0.5)  # what small pivots have cost
+    return torch.where(failed[:, None, None] == 0, fresh, bases.gather(-1, columns)), order
