@@ -64,7 +64,7 @@ def test_a_study_goes_on_where_it_was(smoke_events, folder, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(runner, "fit", refuse)
+    monkeypatch.setattr(runner, "fit_many", refuse)
     again = run_study(study, SMOKE, smoke_events, folder, folder / "cache", device="cpu")
     other = run_study(get_study("gap-spectrum"), SMOKE, smoke_events, folder / "other", folder / "cache", device="cpu")
     assert len(other.results.cases) < len(again.results.cases)
@@ -77,20 +77,22 @@ def test_interrupted_studies_keep_their_results(smoke_events, tmp_path, monkeypa
     study = get_study("likelihoods")
     preset = replace(SMOKE, epochs=1)
     whole = run_study(study, preset, smoke_events, tmp_path / "whole", tmp_path / "cache", device="cpu")
-    count, real = 0, runner.fit
+    count, real = 0, runner.fit_many
 
-    def counted(*arguments, **options):
+    def counted(jobs, **options):
         nonlocal count
-        count += 1
-        if count == 10:
+        count += len(jobs)
+        if count > 6:
             raise KeyboardInterrupt
-        return real(*arguments, **options)
+        return real(jobs, **options)
 
-    monkeypatch.setattr(runner, "fit", counted)
+    monkeypatch.setattr(runner, "fit_many", counted)
     with pytest.raises(KeyboardInterrupt):
         run_study(study, preset, smoke_events, tmp_path / "part", tmp_path / "other", device="cpu")
+    before, count = count, -100
     resumed = run_study(study, preset, smoke_events, tmp_path / "part", tmp_path / "other", device="cpu")
-    assert count == 10 + len(whole.results.cases) - 9
+    assert count + 100 == len(whole.results.cases) - 4  # the first fleet of four was kept
+    assert before == 8
     for a, b in zip(whole.results.cases, resumed.results.cases, strict=True):
         assert a["measured"] == b["measured"]
 

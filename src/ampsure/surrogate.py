@@ -43,7 +43,7 @@ from ampsure.processes import Process
 from ampsure.training import Engine, Progress, Training, TrainingData
 from ampsure.training.sigma import ResidualVariance, SigmaCompanion
 
-__all__ = ["Prediction", "Surrogate", "fit", "fit_many", "load_surrogate"]
+__all__ = ["Prediction", "Surrogate", "fit", "fit_many", "fleets", "load_surrogate"]
 
 SCHEMA_VERSION = 1
 _CHUNK = 4096  # rows at a time: what stays in the cache
@@ -375,7 +375,7 @@ def fit_many(
         except OSError as error:
             raise AmpsureError(f"The folder {folder} cannot be made: choose another one.") from error
     surrogates: dict[int, Surrogate] = {}
-    for fleet in _fleets(jobs):
+    for fleet in fleets(jobs):
         fittings = {job: _fitting(*jobs[job]) for job in fleet}
         stages = {job: next(fitting) for job, fitting in fittings.items()}
         while stages:
@@ -400,7 +400,7 @@ def fit_many(
     return [surrogates[job] for job in range(len(jobs))]
 
 
-def _fleets(jobs: Sequence[tuple[Events, Config]]) -> Iterator[list[int]]:
+def fleets(jobs: Sequence[tuple[Events, Config]]) -> Iterator[list[int]]:
     """Numbers of jobs with the same settings, but for those a fleet may mix, as many as memory allows."""
     alike: dict[str, list[int]] = {}
     mixed: dict[str, Any] = {"data": True, "posterior": {"beta", "prior_width", "sample_seed"}, "training": {"seed"}}

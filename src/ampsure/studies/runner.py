@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import ampsure
@@ -20,7 +21,8 @@ from ampsure.evaluation import as_json
 from ampsure.events import Events
 from ampsure.io import checksum, replacing
 from ampsure.report.style import save_figure
-from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
+from ampsure.surrogate import Report, fit_many, fleets, load_surrogate
+from ampsure.training import Progress
 
 from .presets import Preset
 from .study import Case, Check, Estimate, Results, Study, Verdict
@@ -71,62 +73,89 @@ def run_study(
         output: folder of results; cases measured there before are not repeated.
         cache: folder of trained surrogates, shared by all studies.
         remeasure: measure again what was measured before.
-        tell: called with a sentence before each training.
+        tell: called with a sentence before each fleet of trainings.
     """
     cases, data_key = study.grid(preset), checksum(events)
     path = output / f"{study.name}-{preset.name}.json"
     known = {} if remeasure else _measured(path)
     keys = [_key(case, data_key) for case in cases]
-    results = Results(data={} if study.measure_data is None else study.measure_data(events))
-    for k, (case, key) in enumerate(zip(cases, keys, strict=True), start=1):
-        if key not in known:
-            tell(f"{study.name} {k}/{len(cases)}: {_words(case)}")
-            known[key] = _run_case(study, case, key, events, cache, device, report)
-        results.cases.append({**known[key], "key": key, "labels": case.labels})
-        if k < len(cases) and k % 8 == 0:
-            _write(path, study, preset, results, [], data_key)  # what is measured stays measured
+    missing = {key: case for case, key in zip(cases, keys, strict=True) if key not in known}
+    for group in _train(missing, events, cache, device, tell, report):
+        for key in group:
+            known[key] = _measure(study, missing[key], key, events, cache, device)
+        measured = [case for case in zip(cases, keys, strict=True) if case[1] in known]
+        _write(path, study, preset, _results(measured, known), [], data_key)  # what is measured stays measured
+    results = _results(zip(cases, keys, strict=True), known)
+    results.data = {} if study.measure_data is None else as_json(study.measure_data(events))
     verdicts = [claim.judge(results) for claim in study.claims]
     _write(path, study, preset, results, verdicts, data_key)
     save_figure(study.figure(results), output / f"{study.name}-{preset.name}")
     return load_record(path)
 
 
-def _run_case(
-    study: Study, case: Case, key: str, events: Events, cache: Path, device: str, report: Report | None
-) -> dict[str, Any]:
-    seen = disturb(events, case.disturbances) if case.disturbances else events
-    surrogate, seconds = _trained(case, key, seen, cache, device, report)
-    test = seen.split(case.config.training.seed, case.config.data.fractions)[2]
+def _results(cases: Iterable[tuple[Case, str]], known: dict[str, dict[str, Any]]) -> Results:
+    return Results([{**known[key], "key": key, "labels": case.labels} for case, key in cases])
+
+
+def _train(
+    missing: dict[str, Case], events: Events, cache: Path, device: str, tell: Tell, report: Report | None
+) -> Iterator[list[str]]:
+    """Trains what is not in the cache, alike trainings at once; gives keys of surrogates that are there."""
+    folder = cache / "trainings"
+    there = [key for key in missing if (folder / key / "surrogate.json").exists()]
+    if there:
+        yield there
+    keys = [key for key in missing if key not in there]
+    jobs = [(_seen(events, missing[key]), _on(missing[key].config, device)) for key in keys]
+    groups = list(fleets(jobs))
+    for number, group in enumerate(groups, start=1):
+        members = sum(jobs[job][1].posterior.members for job in group)
+        count = f"{len(group)} trainings, {members} networks at once"
+        tell(f"fleet {number} of {len(groups)}: {count}; first: {_words(missing[keys[group[0]]])}")
+        checkpoint = folder / f"fleet-{sha256(''.join(keys[job] for job in group).encode()).hexdigest()[:20]}"
+        leader = None if report is None else _leader(report)
+        started = time.monotonic()
+        trained = fit_many([jobs[job] for job in group], checkpoint=checkpoint, report=leader)
+        seconds = (time.monotonic() - started) / len(group)
+        for job, surrogate in zip(group, trained, strict=True):
+            surrogate.provenance["seconds"] = round(seconds, 2)
+            surrogate.provenance["fleet"] = len(group)
+            surrogate.save(folder / keys[job])
+        rmtree(checkpoint, ignore_errors=True)
+        yield [keys[job] for job in group]
+
+
+def _leader(report: Report) -> Callable[[int, str, Progress], None]:
+    """Tells of the first training of a fleet, since all of them advance together."""
+
+    def told(job: int, stage: str, progress: Progress) -> None:
+        if job == 0:
+            report(stage, progress)
+
+    return told
+
+
+def _seen(events: Events, case: Case) -> Events:
+    return disturb(events, case.disturbances) if case.disturbances else events
+
+
+def _on(config: Config, device: str) -> Config:
+    return config.model_copy(update={"training": config.training.model_copy(update={"device": device})})
+
+
+def _measure(study: Study, case: Case, key: str, events: Events, cache: Path, device: str) -> dict[str, Any]:
+    surrogate = load_surrogate(cache / "trainings" / key, device)
+    test = _seen(events, case).split(case.config.training.seed, case.config.data.fractions)[2]
     test = test[-round(case.test_share * len(events)) :]
     return {
         "measured": as_json(study.measure(surrogate, test, case)),
         "trained": {
-            "seconds": seconds,
             "epochs": case.config.training.epochs,
             "hidden": case.config.network.hidden,
             "events": surrogate.provenance["data"]["training"],
-            **{name: surrogate.provenance[name] for name in ("device", "precision", "versions")},
+            **{name: surrogate.provenance[name] for name in ("seconds", "fleet", "device", "precision", "versions")},
         },
     }
-
-
-def _trained(
-    case: Case, key: str, events: Events, cache: Path, device: str, report: Report | None
-) -> tuple[Surrogate, float]:
-    folder = cache / "trainings" / key
-    if (folder / "surrogate.json").exists():
-        surrogate = load_surrogate(folder, device)
-    else:
-        section = case.config.training.model_copy(update={"device": device})
-        config = case.config.model_copy(update={"training": section})
-        started = time.monotonic()
-        surrogate = fit(events, config=config, checkpoint=folder / "checkpoint", report=report)
-        surrogate.provenance["seconds"] = round(time.monotonic() - started, 1)
-        surrogate.save(folder)
-        for file in (folder / "checkpoint").glob("*"):
-            file.unlink()
-        (folder / "checkpoint").rmdir()
-    return surrogate, surrogate.provenance["seconds"]
 
 
 def _key(case: Case, data_key: str) -> str:
