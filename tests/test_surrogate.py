@@ -132,6 +132,29 @@ def test_posterior_samples_can_be_drawn_again(events, tmp_path):
         fit(events, "mse", config=SMALL, epochs=1).resampled(3)
 
 
+@pytest.mark.parametrize("method", ["repulsive-global", "bayesian", "mse", "mixture"])
+def test_later_stages_learn_what_is_left(method, events, tmp_path):
+    """A second network on the residual of the first lowers the training error, and is saved with it."""
+    config = {**SMALL, "posterior": {"members": 2}} if method in ("repulsive-global", "mixture") else SMALL
+    train = events.split(1)[0]
+    surrogates = [fit(events, method, config=config, epochs=15, batch_size=64, seed=1, stages=n) for n in (1, 2)]
+    predictions = [s.predict(train.momenta, members=True) for s in surrogates]
+    spread = [np.std(np.log(p.amplitude / train.truth)) for p in predictions]
+    assert spread[1] < 0.9 * spread[0]
+    assert [len(s.earlier) for s in surrogates] == [0, 1]
+    assert surrogates[1].scale < 1
+    surrogates[1].save(tmp_path / "run")
+    loaded = load_surrogate(tmp_path / "run").predict(train.momenta, members=True)
+    for name in ("amplitude", "sigma_syst", "sigma_stat", "members"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(predictions[1], name))
+    if method == "bayesian":  # members are predictions of the whole, not of the last stage
+        target = surrogates[1].target
+        mean = target.scale * loaded.members.mean(0) + target.mean
+        np.testing.assert_allclose(
+            mean, np.log(loaded.amplitude) - 0.5 * np.log1p((loaded.sigma_tot / loaded.amplitude) ** 2)
+        )
+
+
 def test_damaged_surrogates_are_refused(trained, tmp_path):
     folder = tmp_path / "run"
     trained.save(folder)

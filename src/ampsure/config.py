@@ -95,6 +95,8 @@ class TrainingConfig(_Section):
     """How the weights are found.
 
     Args:
+        stages: networks trained one after the other, each on what those before it left; the last one gives the
+            uncertainties.
         shared_batches: all members see the same batches; needed for repulsion.
         gradient_clip: largest norm of a member's gradient; None for no limit.
         early_stopping: epochs without improvement of the validation loss after which training ends; None for never.
@@ -102,6 +104,7 @@ class TrainingConfig(_Section):
         graphs: record the steps as CUDA graphs, which is faster; means nothing on the CPU.
     """
 
+    stages: int = Field(1, ge=1)
     epochs: int = Field(100, ge=1)
     batch_size: int = Field(1024, ge=1)
     optimizer: Literal["adam", "adamw", "soap"] = "soap"

@@ -45,7 +45,7 @@ from ampsure.training.sigma import ResidualVariance, SigmaCompanion
 
 __all__ = ["Prediction", "Surrogate", "fit", "fit_many", "fleets", "load_surrogate"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: stages
 _CHUNK = 4096  # rows at a time: what stays in the cache
 
 Report = Callable[[str, Progress], None]
@@ -72,11 +72,26 @@ class Prediction:
     parameters: Array | None = None
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Networks whose mean, times a scale, is one term of the prediction.
+
+    They run in float64 whatever they were trained in: the next stage learns what they leave of the target, which must
+    not change with the rounding errors of a machine.
+    """
+
+    network: StackedMLP
+    likelihood: Likelihood
+    scale: float
+
+
 @dataclass
 class Surrogate:
     """A trained surrogate: features, members, likelihood and the way back to amplitudes.
 
     Args:
+        scale: of the standardised target that `network` predicts.
+        earlier: stages trained before `network`, which learned what they left over.
         sigma_network: learned sigma of the ensemble mean, if `config.posterior.systematic` asks for one.
         posterior: what the members were drawn from, if they can be drawn again (see `resampled`).
         cuts: of the training events, for the domain flag; None where they are not known.
@@ -90,6 +105,8 @@ class Surrogate:
     target: LogTarget | AsinhTarget
     likelihood: Likelihood
     network: StackedMLP
+    scale: float = 1.0
+    earlier: tuple[Stage, ...] = ()
     sigma_network: StackedMLP | None = None
     posterior: Variational | None = None
     cuts: Cuts | None = None
@@ -123,10 +140,10 @@ class Surrogate:
         chunks = given.split(_CHUNK) if len(given) else (given,)
         parts: list[list[Tensor]] = []
         for chunk in chunks:
-            moments, inside, out = self._predict(chunk.to(self.device, torch.float64), linear)
+            moments, inside, out, offset = self._predict(chunk.to(self.device, torch.float64), linear)
             kept = [*moments, inside]
             if members:
-                kept.append(self.likelihood.prediction(out).double().T)
+                kept.append((offset + self.scale * self.likelihood.prediction(out).double()).T)
             if parameters:
                 kept.append(out.double().transpose(0, 1))
             parts.append([tensor.to(given.device) for tensor in kept])
@@ -137,27 +154,22 @@ class Surrogate:
             return Prediction(*arrays)
         return Prediction(*(None if a is None else a.numpy() for a in arrays))
 
-    def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor]:
+    def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor, Tensor]:
+        """Moments of the amplitude, domain flag (B,), outputs (E, B, n_outputs), sum of the earlier stages (B,)."""
         raw = get_features(self.config.features.inputs)(momenta, self.process)
         x, inside = self.standardization(raw), self.standardization.inside(raw)
         if self.cuts is not None and len(momenta):
             inside &= torch.from_numpy(self.cuts.passed(momenta.cpu().numpy(), self.process)).to(inside.device)
+        systematic = self.config.posterior.systematic
+        offset = _sum(self.earlier, x, systematic)
         x = x.to(self.network.weights[0].dtype)
         out = self.network(x)
-        mean, variance_syst, variance_stat = self._combine(out)
+        mean, variance_syst, variance_stat = _combine(out, self.likelihood, systematic)
         if self.sigma_network is not None:
             variance_syst = self.sigma_network(x)[0, :, 0].double().exp()
-        return self.target.moments(mean, variance_syst, variance_stat, linear=linear), inside, out
-
-    def _combine(self, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, systematic and statistical variance over the members, standardised: (E, B, n_outputs) -> 3 x (B,)."""
-        prediction = self.likelihood.prediction(out).double()
-        syst, stat = self.likelihood.variance_syst(out).double(), self.likelihood.variance_stat(out).double()
-        if self.config.posterior.systematic == "averaged":
-            mean, variance = prediction.mean(0), syst.mean(0)
-        else:  # a global sigma belongs to the same mean
-            mean, variance = inverse_variance_mean(prediction, syst)
-        return mean, variance, (prediction - mean).square().mean(0) + stat.mean(0)
+        mean, square = offset + self.scale * mean, self.scale**2
+        moments = self.target.moments(mean, square * variance_syst, square * variance_stat, linear=linear)
+        return moments, inside, out, offset
 
     def resampled(self, samples: int, seed: int = 0) -> Surrogate:
         """The same surrogate with another number of networks drawn from its variational posterior.
@@ -179,7 +191,7 @@ class Surrogate:
         """The same surrogate on another device."""
         device = torch.device(device)
         self.network.to(device)
-        for module in (self.sigma_network, self.posterior):
+        for module in (self.sigma_network, self.posterior, *(stage.network for stage in self.earlier)):
             if module is not None:
                 module.to(device)
         self.standardization = self.standardization.to(device)
@@ -193,6 +205,9 @@ class Surrogate:
             tensors |= {f"network.{k}": v for k, v in self.network.state_dict().items()}
         else:  # the members follow from it
             tensors |= {f"posterior.{k}": v for k, v in self.posterior.state_dict().items()}
+        for k, stage in enumerate(self.earlier):
+            weights = stage.network.state_dict().items()
+            tensors |= {f"earlier.{k}.{name}": v.to(_dtype(self.config)) for name, v in weights}  # as they were trained
         if self.sigma_network is not None:
             tensors |= {f"sigma_network.{k}": v for k, v in self.sigma_network.state_dict().items()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -204,6 +219,15 @@ class Surrogate:
             "likelihood": {"name": self.likelihood.name, "options": self.likelihood.options()},
             "target": describe(self.target),
             "network": _shape(self.network),
+            "scale": self.scale,
+            "earlier": [
+                {
+                    "network": _shape(stage.network),
+                    "likelihood": {"name": stage.likelihood.name, "options": stage.likelihood.options()},
+                    "scale": stage.scale,
+                }
+                for stage in self.earlier
+            ],
             "sigma_network": None if self.sigma_network is None else _shape(self.sigma_network),
             "cuts": None if self.cuts is None else self.cuts.model_dump(mode="json"),
             "weights_checksum": _tensor_checksum(tensors),
@@ -224,6 +248,25 @@ class Surrogate:
             raise AmpsureError(f"The surrogate cannot be written to {folder}: {error}.") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _combine(out: Tensor, likelihood: Likelihood, systematic: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, systematic and statistical variance over the members, standardised: (E, B, n_outputs) -> 3 x (B,)."""
+    prediction = likelihood.prediction(out).double()
+    syst, stat = likelihood.variance_syst(out).double(), likelihood.variance_stat(out).double()
+    if systematic == "averaged":
+        mean, variance = prediction.mean(0), syst.mean(0)
+    else:  # a global sigma belongs to the same mean
+        mean, variance = inverse_variance_mean(prediction, syst)
+    return mean, variance, (prediction - mean).square().mean(0) + stat.mean(0)
+
+
+def _sum(stages: Sequence[Stage], x: Tensor, systematic: str) -> Tensor:
+    """What the stages predict together, in units of the standardised target: float64 (B, F) -> (B,)."""
+    total = x.new_zeros(len(x))
+    for stage in stages:
+        total = total + stage.scale * _combine(stage.network(x), stage.likelihood, systematic)[0]
+    return total
 
 
 def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surrogate:
@@ -251,6 +294,15 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
             target=get_target(target.pop("name"))(**target),
             likelihood=likelihood,
             network=network,
+            scale=description.get("scale", 1.0),  # schema 1 knew one stage
+            earlier=tuple(
+                Stage(
+                    _network(stage["network"], config, _section(tensors, f"earlier.{k}.")).double(),
+                    get_likelihood(stage["likelihood"]["name"], **stage["likelihood"]["options"]),
+                    stage["scale"],
+                )
+                for k, stage in enumerate(description.get("earlier", []))
+            ),
             posterior=posterior,
             cuts=None if description["cuts"] is None else Cuts(**description["cuts"]),
             history=description["history"],
@@ -437,48 +489,55 @@ def _fitting(events: Events, config: Config) -> Generator[tuple[str, Training], 
     raw_train = raw(train)
     standardization = Standardization.fit(raw_train)
     target = get_target(config.features.target).fit(torch.from_numpy(train.amplitude))
-    data = TrainingData(
-        *(
-            tensor.to(device, dtype)
-            for part, values in ((train, raw_train), (validation, raw(validation)))
-            for tensor in (standardization(values), target.transform(torch.from_numpy(part.amplitude)))
-        )
+    x, y, x_validation, y_validation = (
+        tensor.to(device)
+        for part, values in ((train, raw_train), (validation, raw(validation)))
+        for tensor in (standardization(values), target.transform(torch.from_numpy(part.amplitude)))
     )
-    if not (torch.isfinite(data.x_validation).all() and torch.isfinite(data.y_validation).all()):
+    if not (torch.isfinite(x_validation).all() and torch.isfinite(y_validation).all()):
         raise AmpsureError(
             "Some validation events have no finite features or target: check them as the training events."
         )
-    likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
-    posterior = _posterior(config, len(standardization.columns), likelihood, dtype).to(device)
-    history: dict[str, list[dict[str, float]]] = {}
-    joint = config.posterior.systematic == "global-joint"
-    sigma = _sigma_posterior(config, len(standardization.columns), dtype).to(device) if _has_sigma(config) else None
+    systematic, stages = config.posterior.systematic, config.training.stages
+    sigma = _sigma_posterior(config, x.shape[1], dtype).to(device) if _has_sigma(config) else None
     companion = None
-    if joint and sigma is not None:
-        weight = config.posterior.lambda_sigma or config.posterior.members
-        companion = SigmaCompanion(sigma.network, weight)
-    history["members"] = yield "members", Training(posterior, likelihood, data, config.training, companion)
+    history: dict[str, list[dict[str, float]]] = {}
+    earlier: tuple[Stage, ...] = ()
+    for stage in range(stages):
+        likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
+        posterior = _posterior(config, x.shape[1], likelihood, dtype, stage).to(device)
+        if systematic == "global-joint" and sigma is not None and stage + 1 == stages:
+            companion = SigmaCompanion(sigma.network, config.posterior.lambda_sigma or config.posterior.members)
+        left, left_validation = (_left(earlier, *part, systematic) for part in ((x, y), (x_validation, y_validation)))
+        scale = float(left.square().mean().sqrt()) if stage else 1.0
+        data = TrainingData(*(t.to(dtype) for t in (x, left / scale, x_validation, left_validation / scale)))
+        name = "members" if stages == 1 else f"stage-{stage + 1}"
+        history[name] = yield name, Training(posterior, likelihood, data, config.training, companion)
+        network = posterior.requires_grad_(False).members().requires_grad_(False)
+        if stage + 1 < stages:
+            earlier += (Stage(network.double(), likelihood, scale),)
     surrogate = Surrogate(
         config=config,
         process=process,
         standardization=standardization.to(device),
         target=target,
         likelihood=likelihood,
-        network=posterior.requires_grad_(False).members().requires_grad_(False),
+        network=network,
+        scale=scale,
+        earlier=earlier,
         posterior=posterior if isinstance(posterior, Variational) else None,
         cuts=_cuts(events),
         history=history,
     )
     if isinstance(likelihood, MSE):
         likelihood.variance = float(_residuals(surrogate, data.x_validation, data.y_validation).square().mean())
-    if sigma is not None and not joint:
+    if sigma is not None and companion is None:
         residuals = [
             _residuals(surrogate, x, y)
             for x, y in ((data.x_train, data.y_train), (data.x_validation, data.y_validation))
         ]
-        scale = float(residuals[0].square().mean().log())
         with torch.no_grad():
-            sigma.network.biases[-1] += scale
+            sigma.network.biases[-1] += residuals[0].square().mean().log()
         on = TrainingData(data.x_train, residuals[0], data.x_validation, residuals[1])
         history["sigma"] = yield "sigma", Training(sigma, ResidualVariance(), on, config.training)
     if sigma is not None:
@@ -498,8 +557,8 @@ def _fitting(events: Events, config: Config) -> Generator[tuple[str, Training], 
     return surrogate
 
 
-def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: torch.dtype) -> Posterior:
-    p, seed = config.posterior, config.training.seed
+def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: torch.dtype, stage: int = 0) -> Posterior:
+    p, seed = config.posterior, config.training.seed + stage
     network = _stack(config, n_inputs, likelihood.n_outputs, dtype, p.members if p.name == "ensemble" else 1, seed)
     with torch.no_grad():
         network.biases[-1] += torch.tensor(likelihood.initial_bias(), dtype=dtype)
@@ -538,9 +597,16 @@ def _stack(config: Config, n_inputs: int, n_outputs: int, dtype: torch.dtype, me
 
 
 @torch.no_grad()
+def _left(stages: Sequence[Stage], x: Tensor, y: Tensor, systematic: str) -> Tensor:
+    """What the stages leave of the target, in float64: (N, F), (N,) -> (N,)."""
+    return y - torch.cat([_sum(stages, chunk, systematic) for chunk in x.split(8192)])
+
+
+@torch.no_grad()
 def _residuals(surrogate: Surrogate, x: Tensor, y: Tensor) -> Tensor:
-    """y - mean of the members, (N,)."""
-    means = [surrogate._combine(surrogate.network(chunk))[0] for chunk in x.split(8192)]
+    """y - mean of the last stage's members, (N,)."""
+    systematic = surrogate.config.posterior.systematic
+    means = [_combine(surrogate.network(chunk), surrogate.likelihood, systematic)[0] for chunk in x.split(8192)]
     return y - torch.cat(means).to(y.dtype)
 
 
