@@ -1,15 +1,13 @@
 """The stacked perceptron in one kernel forward and one backward, for training on Hopper GPUs (H100, H200).
 
-Plain PyTorch moves every activation through memory several times and multiplies in float32 on the general units. Here all
-layers run in one launch, products run on the tensor cores with the exactness of float32, and a large stack trains
-several times faster. See `kernels` for how.
+Plain PyTorch moves every activation through memory several times and multiplies in float32 on the general units. Here
+all layers run in one launch, and products run on the tensor cores with the exactness of float32. See `kernels`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate
 from math import ceil
 from typing import Any
 
@@ -71,7 +69,7 @@ def fused_mlp(
     """
     parameters = [*weights, *biases]
     if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
-        out: Tensor = _FusedMLP.apply(x, residual, detached or slice(0, 0), *parameters)
+        out: Tensor = _FusedMLP.apply(x, residual, detached or slice(0, 0), *parameters)  # type: ignore[no-untyped-call]
         return out
     return _Shape(x, weights).forward(x, weights, biases, residual, keep=False)[0]
 
@@ -87,7 +85,7 @@ class _FusedMLP(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         x, hidden, z, peaks, *weights = ctx.saved_tensors
         shape = _Shape(x, weights)
@@ -123,7 +121,7 @@ class _Shape:
     def forward(
         self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], residual: bool, *, keep: bool
     ) -> tuple[Tensor, ...]:
-        """Outputs (E, B, n_outputs), and what the gradients need of the hidden layers, (depth, E, padded, width) each."""
+        """Outputs (E, B, n_outputs), and what `backward` needs of the hidden layers, (depth, E, padded, width)."""
         from .kernels import forward_kernel
 
         layer = (self.members, self.padded, self.width)
@@ -132,7 +130,7 @@ class _Shape:
         out = x.new_empty(self.members, self.rows, self.n_outputs)
         run = self._run(FORWARD["programs"])
         programs = ceil(self.padded / run)
-        peaks = x.new_empty(self.depth, self.members, programs)
+        peaks = x.new_zeros(self.depth, self.members, dtype=torch.int32)
         with torch.cuda.device(self.device):
             forward_kernel[programs, self.members](
                 x.contiguous(),
@@ -170,11 +168,11 @@ class _Shape:
 
         # One memory for all gradients, so that one sum adds the parts of the programs, in a fixed order.
         shapes = [w.shape for w in weights] + [torch.Size((self.members, 1, w.shape[2])) for w in weights]
-        stops = list(accumulate(ceil(s.numel() / 4) * 4 for s in shapes))  # vectors of 16 bytes
+        sizes = [ceil(shape.numel() / 4) * 4 for shape in shapes]  # for vectors of 16 bytes
         run = self._run(BACKWARD["programs"])
         programs = ceil(self.padded / run)
-        parts = x.new_empty(programs, stops[-1])
-        pointers = tuple(parts[0, start:stop] for start, stop in zip([0, *stops], stops, strict=False))
+        parts = x.new_empty(programs, sum(sizes))
+        pointers = parts[0].split(sizes)
         with torch.cuda.device(self.device):
             backward_kernel[programs, self.members](
                 x.contiguous(),
@@ -184,12 +182,11 @@ class _Shape:
                 z,
                 hidden[0].numel(),
                 peaks,
-                peaks.shape[2],
                 grad_out,
                 torch.empty_like(hidden[0]),
                 pointers[: len(weights)],
                 pointers[len(weights) :],
-                stops[-1],
+                parts.shape[1],
                 self.rows,
                 self.padded,
                 run,
@@ -200,10 +197,10 @@ class _Shape:
                 **BACKWARD["options"],
             )
         total = parts[0] if programs == 1 else parts.sum(0)
-        return [total[stop - ceil(s.numel() / 4) * 4 :][: s.numel()].view(s) for s, stop in zip(shapes, stops, strict=True)]
+        return [part[: shape.numel()].view(shape) for part, shape in zip(total.split(sizes), shapes, strict=True)]
 
 
-FORWARD: dict[str, Any] = {"programs": 1024, "options": {"num_warps": 4}}
+FORWARD: dict[str, Any] = {"programs": 132, "options": {"num_warps": 8}}
 BACKWARD: dict[str, Any] = {"programs": 132, "options": {"num_warps": 8}}
 
 

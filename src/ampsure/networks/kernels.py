@@ -24,21 +24,21 @@ def _coalesced(columns, warps):
 
 @gluon.constexpr_function
 def _product(rows, columns, warps):
-    """Layout of a product (rows, columns) in registers, by which warpgroups share it: along rows if there are enough."""
+    """Layout of a product (rows, columns) in registers; warps share its rows first, then its columns."""
     down = min(warps, rows // 16)
     return gl.NVMMADistributedLayout([3, 0], [down, warps // down], [16, columns * down // warps, 16])
 
 
 @gluon.constexpr_function
-def _group(columns, warps):
+def _group(rows, columns, warps):
     """Rows that all threads together hold at a time in the coalesced layout."""
-    return warps * 32 // min(32, columns // 4)
+    return min(rows, warps * 32 // min(32, columns // 4))
 
 
 @gluon.jit
-def _offsets(row, n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constexpr):
-    """Rows from `row` on and columns of a matrix, and offsets of the elements of (·, n)."""
-    rows = row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))[:, None]
+def _indices(n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constexpr):
+    """Rows, columns and offsets of the elements of a tile (ROWS, COLUMNS) in a matrix (·, n)."""
+    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))[:, None]
     columns = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))[None, :]
     return rows, columns, rows * n + columns
 
@@ -46,11 +46,11 @@ def _offsets(row, n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, la
 @gluon.jit
 def _load(matrix, row, n_rows, n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, MASKED: gl.constexpr):
     """Rows from `row` on of a (n_rows, n) matrix, padded with zeros to (ROWS, COLUMNS)."""
-    rows, columns, offsets = _offsets(row, n, ROWS, COLUMNS, _coalesced(COLUMNS, gl.num_warps()))
+    rows, columns, offsets = _indices(n, ROWS, COLUMNS, _coalesced(COLUMNS, gl.num_warps()))
     if MASKED:
-        value = gl.load(matrix + offsets, mask=(rows < n_rows) & (columns < n), other=0.0)
+        value = gl.load(matrix + row * n + offsets, mask=(rows < n_rows - row) & (columns < n), other=0.0)
     else:
-        value = gl.load(matrix + offsets)
+        value = gl.load(matrix + row * n + offsets)
     return value
 
 
@@ -58,11 +58,11 @@ def _load(matrix, row, n_rows, n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.
 def _store(matrix, value, row, n_rows, n: gl.constexpr, MASKED: gl.constexpr):
     """Inverse of `_load`, for any layout of the value."""
     layout: gl.constexpr = value.type.layout
-    rows, columns, offsets = _offsets(row, n, value.shape[0], value.shape[1], layout)
+    rows, columns, offsets = _indices(n, value.shape[0], value.shape[1], layout)
     if MASKED:
-        gl.store(matrix + offsets, value, mask=(rows < n_rows) & (columns < n))
+        gl.store(matrix + row * n + offsets, value, mask=(rows < n_rows - row) & (columns < n))
     else:
-        gl.store(matrix + offsets, value)
+        gl.store(matrix + row * n + offsets, value)
 
 
 @gluon.jit
@@ -100,7 +100,7 @@ def _sums(x):
     """Sums over rows of a coalesced (ROWS, COLUMNS), as far as a thread knows them."""
     ROWS: gl.constexpr = x.shape[0]
     COLUMNS: gl.constexpr = x.shape[1]
-    GROUP: gl.constexpr = _group(COLUMNS, gl.num_warps())
+    GROUP: gl.constexpr = _group(ROWS, COLUMNS, gl.num_warps())
     return gl.sum(gl.reshape(x, (ROWS // GROUP, GROUP, COLUMNS)), 0)
 
 
@@ -123,8 +123,8 @@ def _tiles(ROWS: gl.constexpr, COLUMNS: gl.constexpr, NUMBER: gl.constexpr):
 @gluon.jit
 def _fetch(tile, matrix, row, n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     """Start to copy rows from `row` on of a (·, n) matrix."""
-    _, _, offsets = _offsets(row, n, ROWS, COLUMNS, _coalesced(COLUMNS, gl.num_warps()))
-    async_copy.async_copy_global_to_shared(tile, matrix + offsets)
+    _, _, offsets = _indices(n, ROWS, COLUMNS, _coalesced(COLUMNS, gl.num_warps()))
+    async_copy.async_copy_global_to_shared(tile, matrix + row * n + offsets)
 
 
 @gluon.jit
@@ -218,8 +218,8 @@ def _forward(
                 _store(z, new, row, n_rows, n_out, False)
             new, _ = _gelu(new)
             if not FIRST:
-                _, _, offsets = _offsets(row, n_in, BLOCK, IN, layout)
-                new += gl.load(source + offsets)
+                _, _, offsets = _indices(n_in, BLOCK, IN, layout)
+                new += gl.load(source + row * n_in + offsets)
         _store(target, new, row, n_rows, n_out, LAST)
         gl.thread_barrier()
         if not LAST:
@@ -236,7 +236,7 @@ def forward_kernel(
     hidden,  # (DEPTH, E, padded, WIDTH): activations if residual, otherwise z
     z,  # (DEPTH, E, padded, WIDTH): preactivations
     layer_stride,  # of both, 0 if nothing is kept
-    peaks,  # (DEPTH, E, programs of a member): largest absolute values of `hidden`
+    peaks,  # (DEPTH, E): largest absolute values of `hidden`, as the integers with their bits; zero at first
     out,  # (E, B, n_outputs)
     n_rows,  # B
     padded,  # B rounded up to whole blocks
@@ -257,7 +257,7 @@ def forward_kernel(
     member = gl.program_id(1).to(gl.int64)
     hidden += member * padded * WIDTH
     z += member * padded * WIDTH
-    peaks += member * gl.num_programs(0) + gl.program_id(0)
+    peaks += member
     peak = _forward(
         x + member * x_stride,
         weights[0] + member * n_inputs * WIDTH,
@@ -266,7 +266,7 @@ def forward_kernel(
         n_inputs, WIDTH, INPUTS, WIDTH, True, False, RESIDUAL, KEEP, BLOCK,
     )  # fmt: skip
     for k in range(1, DEPTH):
-        gl.store(peaks, peak)
+        gl.atomic_max(peaks, peak.to(gl.int32, bitcast=True))
         gl.thread_barrier()  # other threads wrote what is read now
         peak = _forward(
             hidden,
@@ -277,8 +277,8 @@ def forward_kernel(
         )  # fmt: skip
         hidden += layer_stride
         z += layer_stride
-        peaks += gl.num_programs(0) * gl.num_programs(1)
-    gl.store(peaks, peak)
+        peaks += gl.num_programs(1)
+    gl.atomic_max(peaks, peak.to(gl.int32, bitcast=True))
     gl.thread_barrier()
     _forward(
         hidden,
@@ -314,13 +314,13 @@ def _backward(
     RESIDUAL: gl.constexpr,
     BLOCK: gl.constexpr,
 ):
-    """One layer: gradients of its parameters, and of its source unless it is the first; gives the peak of the latter."""
+    """One layer: gradients of its parameters, and of its source unless it is the first, of which it gives the peak."""
     g_high, g_low = _shared(BLOCK, OUT)
     h_high, h_low = _shared(BLOCK, IN)
     if not FIRST:
         w = _load(weight, 0, n_in, n_out, IN, OUT, LAST)
         if LAST:
-            _, column, _ = _offsets(0, n_out, IN, OUT, _coalesced(OUT, gl.num_warps()))
+            _, column, _ = _indices(n_out, IN, OUT, _coalesced(OUT, gl.num_warps()))
             w = gl.where((column >= detached_start) & (column < detached_stop), 0.0, w)
         w_high, w_low = _shared(IN, OUT)
         w_unit = _split(w, gl.max(gl.abs(w)), w_high, w_low)
@@ -328,10 +328,11 @@ def _backward(
     ROWS: gl.constexpr = OUT if FIRST else IN
     COLUMNS: gl.constexpr = IN if FIRST else OUT
     ACROSS: gl.constexpr = gl.num_warps() * 16 // BLOCK
-    layout: gl.constexpr = _product(BLOCK, IN, gl.num_warps())
+    WIDTH: gl.constexpr = OUT if FIRST else IN
+    layout: gl.constexpr = _product(BLOCK, WIDTH, gl.num_warps())
     dw = gl.zeros((ROWS, COLUMNS), gl.float32, _product(ROWS, COLUMNS, gl.num_warps()))
     db = _sums(gl.zeros((BLOCK, OUT), gl.float32, _coalesced(OUT, gl.num_warps())))
-    peaks = _peaks(gl.zeros((BLOCK, IN), gl.float32, layout), ACROSS)
+    peaks = _peaks(gl.zeros((BLOCK, WIDTH), gl.float32, layout), ACROSS)
     # Wide tiles arrive in shared memory one block ahead; that of the source gives way to the slopes, so there are two.
     if not FIRST:
         source_tiles = _tiles(BLOCK, IN, 1 if RESIDUAL else 2)
@@ -379,8 +380,8 @@ def _backward(
             if not RESIDUAL:
                 new *= source_tile.load(layout)
             elif not LAST:
-                _, _, offsets = _offsets(row, n_in, BLOCK, IN, layout)
-                new += gl.load(above + offsets)
+                _, _, offsets = _indices(n_in, BLOCK, IN, layout)
+                new += gl.load(above + row * n_in + offsets)
             _store(below, new, row, n_rows, n_in, False)
             peaks = gl.maximum(peaks, _peaks(new, ACROSS))
         dw += warpgroup_mma_wait(0, (dw_part,)) * (h_unit * g_unit)
@@ -396,14 +397,6 @@ def _backward(
 
 
 @gluon.jit
-def _peak(peaks, layer, member, n_peaks):
-    """Largest of (layer, member, :)."""
-    i = gl.arange(0, 512, layout=gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
-    values = gl.load(peaks + (layer * gl.num_programs(1) + member) * n_peaks + i, mask=i < n_peaks, other=0.0)
-    return gl.max(values)
-
-
-@gluon.jit
 def backward_kernel(
     x,  # (B, F) or (E, B, F)
     x_stride,  # between members, 0 if they share x
@@ -411,8 +404,7 @@ def backward_kernel(
     hidden,  # (DEPTH, E, padded, WIDTH): as in `forward_kernel`
     z,  # (DEPTH, E, padded, WIDTH)
     layer_stride,
-    peaks,  # (DEPTH, E, n_peaks)
-    n_peaks,
+    peaks,  # (DEPTH, E)
     grad_out,  # (E, B, n_outputs)
     carried,  # (E, padded, WIDTH): gradients from layer to layer
     weight_grads,  # tuple of (programs of a member, E, in, out)
@@ -440,12 +432,13 @@ def backward_kernel(
     hidden += member * padded * WIDTH + (DEPTH - 1) * layer_stride
     z += member * padded * WIDTH + (DEPTH - 1) * layer_stride
     carried += member * padded * WIDTH
+    peaks += member + (DEPTH - 1) * gl.num_programs(1)
     program = gl.program_id(0).to(gl.int64) * program_stride
     above_peak = _backward(
         hidden,
         weights[DEPTH] + member * WIDTH * n_outputs,
         grad_out + member * n_rows * n_outputs,
-        z, carried, _peak(peaks, DEPTH - 1, member, n_peaks), 0.0,
+        z, carried, gl.load(peaks).to(gl.float32, bitcast=True), 0.0,
         weight_grads[DEPTH] + program + member * WIDTH * n_outputs,
         bias_grads[DEPTH] + program + member * n_outputs,
         n_rows, start, stop, detached_start, detached_stop,
@@ -455,10 +448,11 @@ def backward_kernel(
         gl.thread_barrier()  # other threads wrote what is read now
         k = DEPTH - i
         hidden -= layer_stride
+        peaks -= gl.num_programs(1)
         above_peak = _backward(
             hidden,
             _pick(weights, k) + member * WIDTH * WIDTH,
-            carried, z, carried, _peak(peaks, k - 1, member, n_peaks), above_peak,
+            carried, z, carried, gl.load(peaks).to(gl.float32, bitcast=True), above_peak,
             _pick(weight_grads, k) + program + member * WIDTH * WIDTH,
             _pick(bias_grads, k) + program + member * WIDTH,
             n_rows, start, stop, detached_start, detached_stop,
