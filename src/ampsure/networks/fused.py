@@ -20,6 +20,9 @@ __all__ = ["fused_mlp", "supported"]
 BLOCK = 64
 """Rows a program works on at a time."""
 
+WARPS = 8
+"""Of a program: two groups of four, as the tensor cores want them."""
+
 WIDTHS = (64, 128)
 """Of the hidden layers: narrower ones do not fill the tensor cores, wider ones do not fit into shared memory."""
 
@@ -103,6 +106,7 @@ class _Shape:
         self.rows = x.shape[-2]
         self.blocks = ceil(self.rows / BLOCK)
         self.padded = self.blocks * BLOCK
+        self.run = BLOCK * _run(self.members, self.blocks, _processors(x.device))
         self.device = x.device
         self.constants = {
             "n_inputs": self.n_inputs,
@@ -114,10 +118,6 @@ class _Shape:
             "BLOCK": BLOCK,
         }
 
-    def _run(self, programs: int) -> int:
-        """Rows of a program, when about as many programs as given share the work."""
-        return BLOCK * min(self.blocks, max(1, round(self.members * self.blocks / programs)))
-
     def forward(
         self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], residual: bool, *, keep: bool
     ) -> tuple[Tensor, ...]:
@@ -128,11 +128,9 @@ class _Shape:
         hidden = x.new_empty(self.depth if keep else 1, *layer)
         z = torch.empty_like(hidden) if keep and residual else hidden
         out = x.new_empty(self.members, self.rows, self.n_outputs)
-        run = self._run(FORWARD["programs"])
-        programs = ceil(self.padded / run)
         peaks = x.new_zeros(self.depth, self.members, dtype=torch.int32)
         with torch.cuda.device(self.device):
-            forward_kernel[programs, self.members](
+            forward_kernel[ceil(self.padded / self.run), self.members](
                 x.contiguous(),
                 x.shape[-2] * x.shape[-1] if x.ndim == 3 else 0,
                 tuple(w.contiguous() for w in weights),
@@ -144,11 +142,11 @@ class _Shape:
                 out,
                 self.rows,
                 self.padded,
-                run,
+                self.run,
                 **self.constants,
                 RESIDUAL=residual,
                 KEEP=keep,
-                **FORWARD["options"],
+                num_warps=WARPS,
             )
         return out, hidden, z, peaks
 
@@ -169,8 +167,7 @@ class _Shape:
         # One memory for all gradients, so that one sum adds the parts of the programs, in a fixed order.
         shapes = [w.shape for w in weights] + [torch.Size((self.members, 1, w.shape[2])) for w in weights]
         sizes = [ceil(shape.numel() / 4) * 4 for shape in shapes]  # for vectors of 16 bytes
-        run = self._run(BACKWARD["programs"])
-        programs = ceil(self.padded / run)
+        programs = ceil(self.padded / self.run)
         parts = x.new_empty(programs, sum(sizes))
         pointers = parts[0].split(sizes)
         with torch.cuda.device(self.device):
@@ -189,19 +186,31 @@ class _Shape:
                 parts.shape[1],
                 self.rows,
                 self.padded,
-                run,
+                self.run,
                 detached.start,
                 detached.stop,
                 **self.constants,
                 RESIDUAL=residual,
-                **BACKWARD["options"],
+                num_warps=WARPS,
             )
         total = parts[0] if programs == 1 else parts.sum(0)
         return [part[: shape.numel()].view(shape) for part, shape in zip(total.split(sizes), shapes, strict=True)]
 
 
-FORWARD: dict[str, Any] = {"programs": 132, "options": {"num_warps": 8}}
-BACKWARD: dict[str, Any] = {"programs": 132, "options": {"num_warps": 8}}
+@cache
+def _run(members: int, blocks: int, processors: int) -> int:
+    """Blocks of a program: those with which the programs, one on a processor at a time, are done first."""
+
+    def time(run: int) -> int:
+        waves = ceil(members * ceil(blocks / run) / processors)
+        return waves * (run + 2)  # loading the weights takes about as long as two blocks
+
+    return min(range(min(blocks, 128), 0, -1), key=time)
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def _padded(n: int) -> int:

@@ -36,33 +36,29 @@ def _group(rows, columns, warps):
 
 
 @gluon.jit
-def _indices(n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constexpr):
-    """Rows, columns and offsets of the elements of a tile (ROWS, COLUMNS) in a matrix (·, n)."""
-    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))[:, None]
+def _elements(matrix, row, n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constexpr):
+    """Rows, columns and addresses of the tile (ROWS, COLUMNS) from `row` on in a matrix (·, n)."""
+    rows = row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))[:, None]
     columns = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))[None, :]
-    return rows, columns, rows * n + columns
+    return rows, columns, (matrix + rows * n) + columns  # in this order few addresses have to be kept in registers
 
 
 @gluon.jit
 def _load(matrix, row, n_rows, n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, MASKED: gl.constexpr):
     """Rows from `row` on of a (n_rows, n) matrix, padded with zeros to (ROWS, COLUMNS)."""
-    rows, columns, offsets = _indices(n, ROWS, COLUMNS, _coalesced(COLUMNS, gl.num_warps()))
-    if MASKED:
-        value = gl.load(matrix + row * n + offsets, mask=(rows < n_rows - row) & (columns < n), other=0.0)
-    else:
-        value = gl.load(matrix + row * n + offsets)
-    return value
+    rows, columns, elements = _elements(matrix, row, n, ROWS, COLUMNS, _coalesced(COLUMNS, gl.num_warps()))
+    return gl.load(elements, mask=(rows < n_rows) & (columns < n), other=0.0) if MASKED else gl.load(elements)
 
 
 @gluon.jit
 def _store(matrix, value, row, n_rows, n: gl.constexpr, MASKED: gl.constexpr):
     """Inverse of `_load`, for any layout of the value."""
     layout: gl.constexpr = value.type.layout
-    rows, columns, offsets = _indices(n, value.shape[0], value.shape[1], layout)
+    rows, columns, elements = _elements(matrix, row, n, value.shape[0], value.shape[1], layout)
     if MASKED:
-        gl.store(matrix + row * n + offsets, value, mask=(rows < n_rows - row) & (columns < n))
+        gl.store(elements, value, mask=(rows < n_rows) & (columns < n))
     else:
-        gl.store(matrix + row * n + offsets, value)
+        gl.store(elements, value)
 
 
 @gluon.jit
@@ -114,17 +110,16 @@ def _shared(ROWS: gl.constexpr, COLUMNS: gl.constexpr, TRANSPOSED: gl.constexpr 
 
 
 @gluon.jit
-def _tiles(ROWS: gl.constexpr, COLUMNS: gl.constexpr, NUMBER: gl.constexpr):
-    """Shared memory for float32 tiles, swizzled for reading them as products are laid out."""
-    layout: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 8, [1, 0])
-    return gl.allocate_shared_memory(gl.float32, [NUMBER, ROWS, COLUMNS], layout)
+def _tile(ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Shared memory for float32, swizzled for reading it as products are laid out."""
+    return gl.allocate_shared_memory(gl.float32, [ROWS, COLUMNS], gl.SwizzledSharedLayout(4, 1, 8, [1, 0]))
 
 
 @gluon.jit
-def _fetch(tile, matrix, row, n: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Start to copy rows from `row` on of a (·, n) matrix."""
-    _, _, offsets = _indices(n, ROWS, COLUMNS, _coalesced(COLUMNS, gl.num_warps()))
-    async_copy.async_copy_global_to_shared(tile, matrix + row * n + offsets)
+def _fetch(tile, matrix, row, COLUMNS: gl.constexpr, ROWS: gl.constexpr):
+    """Start to copy rows from `row` on of a (·, COLUMNS) matrix."""
+    _, _, elements = _elements(matrix, row, COLUMNS, ROWS, COLUMNS, _coalesced(COLUMNS, gl.num_warps()))
+    async_copy.async_copy_global_to_shared(tile, elements)
 
 
 @gluon.jit
@@ -218,8 +213,8 @@ def _forward(
                 _store(z, new, row, n_rows, n_out, False)
             new, _ = _gelu(new)
             if not FIRST:
-                _, _, offsets = _indices(n_in, BLOCK, IN, layout)
-                new += gl.load(source + row * n_in + offsets)
+                _, _, elements = _elements(source, row, n_in, BLOCK, IN, layout)
+                new += gl.load(elements)
         _store(target, new, row, n_rows, n_out, LAST)
         gl.thread_barrier()
         if not LAST:
@@ -320,7 +315,7 @@ def _backward(
     if not FIRST:
         w = _load(weight, 0, n_in, n_out, IN, OUT, LAST)
         if LAST:
-            _, column, _ = _indices(n_out, IN, OUT, _coalesced(OUT, gl.num_warps()))
+            column = gl.arange(0, OUT, layout=gl.SliceLayout(0, _coalesced(OUT, gl.num_warps())))[None, :]
             w = gl.where((column >= detached_start) & (column < detached_stop), 0.0, w)
         w_high, w_low = _shared(IN, OUT)
         w_unit = _split(w, gl.max(gl.abs(w)), w_high, w_low)
@@ -333,42 +328,43 @@ def _backward(
     dw = gl.zeros((ROWS, COLUMNS), gl.float32, _product(ROWS, COLUMNS, gl.num_warps()))
     db = _sums(gl.zeros((BLOCK, OUT), gl.float32, _coalesced(OUT, gl.num_warps())))
     peaks = _peaks(gl.zeros((BLOCK, WIDTH), gl.float32, layout), ACROSS)
-    # Wide tiles arrive in shared memory one block ahead; that of the source gives way to the slopes, so there are two.
+    # Wide tiles arrive in shared memory ahead of use: the source early in the block before, the others late, for their
+    # memory holds the slopes until then. Two groups of copies are under way, so all but one must have arrived.
+    wide_layout: gl.constexpr = _coalesced(WIDTH, gl.num_warps())
+    tile = _tile(BLOCK, WIDTH)
     if not FIRST:
-        source_tiles = _tiles(BLOCK, IN, 1 if RESIDUAL else 2)
-        _fetch(source_tiles.index(0), source, start, n_in, BLOCK, IN)
+        source_tile = _tile(BLOCK, WIDTH)
+        _fetch(source_tile, source, start, WIDTH, BLOCK)
+    async_copy.commit_group()
     if not LAST:
-        above_tile = _tiles(BLOCK, OUT, 1).index(0)
-        _fetch(above_tile, above, start, n_out, BLOCK, OUT)
+        _fetch(tile, above, start, WIDTH, BLOCK)
         if RESIDUAL:
-            z_tile = _tiles(BLOCK, OUT, 1).index(0)
-            _fetch(z_tile, z, start, n_out, BLOCK, OUT)
+            z_tile = _tile(BLOCK, WIDTH)
+            _fetch(z_tile, z, start, WIDTH, BLOCK)
     async_copy.commit_group()
     for row in range(start, stop, BLOCK):
         ahead = gl.minimum(row + BLOCK, stop - BLOCK)
-        async_copy.wait_group(0)
+        async_copy.wait_group(1)
         if FIRST:
             h = _load(source, row, n_rows, n_in, BLOCK, IN, True)
         else:
-            turn = 0 if RESIDUAL else (row - start) // BLOCK % 2
-            source_tile = source_tiles.index(turn)
-            h = source_tile.load(_coalesced(IN, gl.num_warps()))
-            _fetch(source_tiles.index(turn if RESIDUAL else 1 - turn), source, ahead, n_in, BLOCK, IN)
-        if LAST:
-            g = _load(above, row, n_rows, n_out, BLOCK, OUT, True)
-        else:
-            g = above_tile.load(_coalesced(OUT, gl.num_warps()))
-            _fetch(above_tile, above, ahead, n_out, BLOCK, OUT)
-            if RESIDUAL:
-                _, slope = _gelu(z_tile.load(_coalesced(OUT, gl.num_warps())))
-                _fetch(z_tile, z, ahead, n_out, BLOCK, OUT)
-                g *= slope
+            h = source_tile.load(wide_layout)
+            _fetch(source_tile, source, ahead, WIDTH, BLOCK)
         async_copy.commit_group()
         if not RESIDUAL and not FIRST:
             h, slope = _gelu(h)
-            source_tile.store(slope)
-        db += _sums(g)
         h_unit = _split(h, gl.max(gl.abs(h)) if FIRST else peak, h_high, h_low)
+        async_copy.wait_group(1)
+        if LAST:
+            g = _load(above, row, n_rows, n_out, BLOCK, OUT, True)
+        else:
+            g = tile.load(wide_layout)
+            if RESIDUAL:
+                _, slope = _gelu(z_tile.load(wide_layout))
+                g *= slope
+        if not RESIDUAL and not FIRST:
+            tile.store(slope)
+        db += _sums(g)
         g_unit = _split(g, gl.max(gl.abs(g)) if LAST else above_peak, g_high, g_low)
         fence_async_shared()
         if FIRST:
@@ -377,11 +373,18 @@ def _backward(
             new_part = _dot(g_high, g_low, w_high.permute((1, 0)), w_low.permute((1, 0)))
             dw_part = _dot(h_high.permute((1, 0)), h_low.permute((1, 0)), g_high, g_low)
             new = warpgroup_mma_wait(3, (new_part,)) * (g_unit * w_unit)
+            if not RESIDUAL or not LAST:
+                slope_or_above = tile.load(layout)
+        if not LAST:
+            _fetch(tile, above, ahead, WIDTH, BLOCK)
+            if RESIDUAL:
+                _fetch(z_tile, z, ahead, WIDTH, BLOCK)
+        async_copy.commit_group()
+        if not FIRST:
             if not RESIDUAL:
-                new *= source_tile.load(layout)
+                new *= slope_or_above
             elif not LAST:
-                _, _, offsets = _indices(n_in, BLOCK, IN, layout)
-                new += gl.load(above + row * n_in + offsets)
+                new += slope_or_above
             _store(below, new, row, n_rows, n_in, False)
             peaks = gl.maximum(peaks, _peaks(new, ACROSS))
         dw += warpgroup_mma_wait(0, (dw_part,)) * (h_unit * g_unit)
