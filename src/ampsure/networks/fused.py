@@ -23,6 +23,9 @@ BLOCK = 64
 WARPS = 8
 """Of a program: two groups of four, as the tensor cores want them."""
 
+TRITON = "3.6."
+"""The version that the kernels were verified with; the language they are written in still changes."""
+
 WIDTHS = (64, 128)
 """Of the hidden layers: narrower ones do not fill the tensor cores, wider ones do not fit into shared memory."""
 
@@ -46,12 +49,12 @@ def supported(x: Tensor, weights: Sequence[Tensor], activation: str) -> bool:
 
 @cache
 def _hopper(device: torch.device) -> bool:
-    """Whether the kernels can be compiled for a device."""
+    """Whether the kernels run on a device: they are written for Hopper's tensor cores."""
     try:
-        from . import kernels  # noqa: F401
+        import triton
     except ImportError:
         return False
-    return torch.cuda.get_device_capability(device)[0] == 9
+    return triton.__version__.startswith(TRITON) and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def fused_mlp(

@@ -216,7 +216,7 @@ def _forward(
                 _, _, elements = _elements(source, row, n_in, BLOCK, IN, layout)
                 new += gl.load(elements)
         _store(target, new, row, n_rows, n_out, LAST)
-        gl.thread_barrier()
+        gl.thread_barrier()  # the tensor cores have read the operands
         if not LAST:
             peaks = gl.maximum(peaks, _peaks(new, ACROSS))
     return gl.max(peaks)
