@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from ampsure.errors import AmpsureError
 
+from .fused import fused_mlp, supported
+
 __all__ = ["ACTIVATIONS", "Linear", "StackedMLP", "member_generator"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -43,6 +45,7 @@ class StackedMLP(nn.Module):
         members: E.
         seed: of the initial weights; member e is the same in a stack of any size.
         output_bias: (n_outputs) initial bias of the last layer, added to the random one.
+        fused: run on the kernels of `fused` where they can; the results differ by rounding only.
 
     >>> network = StackedMLP(3, 2, hidden=(8, 8), members=4, seed=1)
     >>> network(torch.zeros(5, 3)).shape
@@ -60,13 +63,14 @@ class StackedMLP(nn.Module):
         members: int = 1,
         seed: int = 0,
         output_bias: Sequence[float] | None = None,
+        fused: bool = True,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             raise AmpsureError(f"Unknown activation {activation!r}; known are {', '.join(ACTIVATIONS)}.")
         self.widths = (n_inputs, *hidden, n_outputs)
-        self.activation, self.residual, self.members = activation, residual, members
+        self.activation, self.residual, self.members, self.fused = activation, residual, members, fused
         layers: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in self.widths[1:]]
         for member in range(members):
             generator = member_generator(seed, member)
@@ -92,6 +96,9 @@ class StackedMLP(nn.Module):
             linear: affine maps to use instead of the members' own.
             detached: outputs whose gradients stop at the last layer.
         """
+        weights, biases = list(self.weights), list(self.biases)
+        if self.fused and linear is None and supported(x, weights, self.activation):
+            return fused_mlp(x, weights, biases, residual=self.residual, detached=detached)
         linear = linear or self.linear
         activation = ACTIVATIONS[self.activation]
         h = x if x.ndim == 3 else x.expand(self.members, *x.shape)
