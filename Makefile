@@ -58,6 +58,7 @@ benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.amplitude
 	$(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.stacking
+	$(BIN)/python -m benchmarks.training
 
 soak: $(READY) ## The long campaigns: 1.1 million events, timed and checked (about ten minutes)
 	$(BIN)/python -m benchmarks.generation --full

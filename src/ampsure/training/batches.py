@@ -20,7 +20,7 @@ def shuffled(n: int, *keys: int, device: torch.device | str = "cpu") -> Tensor:
     They are sorted by a hash of themselves (splitmix64, Steele, Lea, Flood, OOPSLA 2014; int64 wraps around).
 
     >>> shuffled(6, 1, 2)
-    tensor([5, 2, 0, 4, 1, 3])
+    tensor([1, 5, 2, 3, 4, 0])
     """
     z = torch.arange(n, device=device) * -0x61C8864680B583EB + derived_seed(*keys)
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):

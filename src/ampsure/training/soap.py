@@ -366,9 +366,7 @@ def _refresh(stacks: Iterable[_Matrices]) -> None:
     for places in sizes.values():
         factors = torch.cat([stacks[i].factors[side] for i, side in places])
         bases = torch.cat([stacks[i].bases[side] for i, side in places])
-        fresh, order = _iterated(
-            factors.double(), bases.double(), REFRESH_SHIFT.get(factors.dtype, REFRESH_SHIFT_OTHERWISE)
-        )
+        fresh, order = _iterated(factors, bases)
         lengths = [stacks[i].factors[side].shape[0] for i, side in places]
         for (i, side), q, o in zip(places, fresh.split(lengths), order.split(lengths), strict=True):
             stacks[i].bases[side].copy_(q)
@@ -380,16 +378,20 @@ def _refresh(stacks: Iterable[_Matrices]) -> None:
         v.copy_(v.gather(-2, rows).gather(-1, cols))
 
 
-def _iterated(factors: Tensor, bases: Tensor, shift: float) -> tuple[Tensor, Tensor]:
-    """New bases (B, n, n) and the order (B, n) of the old columns in them."""
+def _iterated(factors: Tensor, bases: Tensor) -> tuple[Tensor, Tensor]:
+    """New bases (B, n, n) in float64 and the order (B, n) of the old columns in them."""
+    exact = factors.dtype == torch.float64
+    shift = REFRESH_SHIFT.get(factors.dtype, REFRESH_SHIFT_OTHERWISE)
+    factors, bases = factors.double(), bases.double()
     floor = shift * factors.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)  # (B, 1)
     product = factors @ bases
     eigenvalues = torch.maximum((bases * product).sum(-2), floor)  # (B, n)
     order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
     columns = order.unsqueeze(-2).expand_as(product)
-    product = product.addcmul_(bases, floor.unsqueeze(-1)).gather(-1, columns)
-    product = torch.nn.functional.normalize(product, dim=-2)
-    triangle, failed = torch.linalg.cholesky_ex(product.mT @ product, upper=True)
-    fresh = torch.linalg.solve_triangular(triangle, product, upper=True, left=False)
-    fresh = torch.baddbmm(fresh, fresh, fresh.mT @ fresh, beta=1.5, alpha=-0.5)  # what small pivots have cost
-    return torch.where(failed[:, None, None] == 0, fresh, bases.gather(-1, columns)), order
+    fresh = torch.nn.functional.normalize((product + bases * floor.unsqueeze(-1)).gather(-1, columns), dim=-2)
+    failed = torch.zeros_like(order[:, 0], dtype=torch.bool)
+    for _ in range(1 + exact):  # once more brings back the digits that small pivots cost, if they are kept
+        triangle, info = torch.linalg.cholesky_ex(fresh.mT @ fresh, upper=True)
+        fresh = torch.linalg.solve_triangular(triangle, fresh, upper=True, left=False)
+        failed |= info != 0
+    return torch.where(failed[:, None, None], bases.gather(-1, columns), fresh), order
