@@ -306,7 +306,9 @@ class Engine:
         self._totals[k].copy_(total.detach())
 
     def _spread(self, values: Tensor) -> Tensor:
-        """(G, 1 or E, ...) -> (G E, ...): members see what is theirs, or what they share."""
+        """(G, 1 or E, ...) -> (G E, ...), or without that axis if it is the same for all members there are."""
+        if len(self._courses) == values.shape[1] == 1:
+            return values[0, 0]
         return values.expand(-1, self._members, *values.shape[2:]).flatten(0, 1)
 
     @torch.no_grad()

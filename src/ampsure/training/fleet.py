@@ -13,7 +13,7 @@ from ampsure.networks import StackedMLP
 
 __all__ = ["SideBySide"]
 
-_ALIGNMENT = 4  # elements: what matrix products like
+_ALIGNMENT = 16  # elements: what matrix products and kernels like
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -35,7 +35,7 @@ class SideBySide:
         members = [len(block[0]) for block in blocks]
         self.weights = blocks[0][0].detach().new_zeros(sum(members), sum(self._sizes))  # (G E, P)
         self.weights.grad = torch.zeros_like(self.weights)
-        self._gaps = {n: self.weights.new_zeros(len(self.weights), n) for n in range(1, _ALIGNMENT)}
+        self._gap = torch.zeros_like(self.weights[:, :_ALIGNMENT])
         for module, rows in zip(modules, self.weights.split(members), strict=True):
             for parameter, window in zip(module.parameters(), self._windows(rows), strict=True):
                 parameter.data = window.copy_(parameter.detach())
@@ -69,6 +69,6 @@ class SideBySide:
         for gradient, size in zip(gradients, self._sizes, strict=True):
             parts.append(gradient.flatten(1))
             if gap := size - parts[-1].shape[1]:
-                parts.append(self._gaps[gap])
+                parts.append(self._gap[:, :gap])
         assert self.weights.grad is not None
         return torch.cat(parts, dim=1, out=self.weights.grad)
