@@ -127,6 +127,7 @@ class _Shape:
         """Outputs (E, B, n_outputs), and what `backward` needs of the hidden layers, (depth, E, padded, width)."""
         from .kernels import forward_kernel
 
+        (weights, biases), stride = _side_by_side(weights, biases)
         layer = (self.members, self.padded, self.width)
         hidden = x.new_empty(self.depth if keep else 1, *layer)
         z = torch.empty_like(hidden) if keep and residual else hidden
@@ -136,8 +137,9 @@ class _Shape:
             forward_kernel[ceil(self.padded / self.run), self.members](
                 x.contiguous(),
                 x.shape[-2] * x.shape[-1] if x.ndim == 3 else 0,
-                tuple(w.contiguous() for w in weights),
-                tuple(b.contiguous() for b in biases),
+                tuple(weights),
+                tuple(biases),
+                stride or 0,
                 hidden,
                 z,
                 hidden[0].numel() if keep else 0,
@@ -149,6 +151,7 @@ class _Shape:
                 **self.constants,
                 RESIDUAL=residual,
                 KEEP=keep,
+                SIDE_BY_SIDE=stride is not None,
                 num_warps=WARPS,
             )
         return out, hidden, z, peaks
@@ -167,6 +170,7 @@ class _Shape:
         """Gradients of all weights and biases."""
         from .kernels import backward_kernel
 
+        (weights,), stride = _side_by_side(weights)
         # One memory for all gradients, so that one sum adds the parts of the programs, in a fixed order.
         shapes = [w.shape for w in weights] + [torch.Size((self.members, 1, w.shape[2])) for w in weights]
         sizes = [ceil(shape.numel() / 4) * 4 for shape in shapes]  # for vectors of 16 bytes
@@ -177,7 +181,8 @@ class _Shape:
             backward_kernel[programs, self.members](
                 x.contiguous(),
                 x.shape[-2] * x.shape[-1] if x.ndim == 3 else 0,
-                tuple(w.contiguous() for w in weights),
+                tuple(weights),
+                stride or 0,
                 hidden,
                 z,
                 hidden[0].numel(),
@@ -194,10 +199,19 @@ class _Shape:
                 detached.stop,
                 **self.constants,
                 RESIDUAL=residual,
+                SIDE_BY_SIDE=stride is not None,
                 num_warps=WARPS,
             )
         total = parts[0] if programs == 1 else parts.sum(0)
         return [part[: shape.numel()].view(shape) for part, shape in zip(total.split(sizes), shapes, strict=True)]
+
+
+def _side_by_side(*parameters: Sequence[Tensor]) -> tuple[list[list[Tensor]], int | None]:
+    """Parameters as the kernels take them: windows on one memory, and the step between members there; or contiguous."""
+    strides = {p.stride(0) for group in parameters for p in group}
+    if len(strides) == 1 and all(p[0].is_contiguous() for group in parameters for p in group):
+        return [list(group) for group in parameters], strides.pop()
+    return [[p.contiguous() for p in group] for group in parameters], None
 
 
 @cache

@@ -223,11 +223,18 @@ def _forward(
 
 
 @gluon.jit
+def _offset(member, stride, size, SIDE_BY_SIDE: gl.constexpr):
+    """Where the parameters of a member start."""
+    return member * stride if SIDE_BY_SIDE else member * size
+
+
+@gluon.jit
 def forward_kernel(
     x,  # (B, F) or (E, B, F)
     x_stride,  # between members, 0 if they share x
     weights,  # tuple of (E, in, out)
     biases,  # tuple of (E, 1, out)
+    stride,  # between members, of all weights and biases if they are side by side in one memory
     hidden,  # (DEPTH, E, padded, WIDTH): activations if residual, otherwise z
     z,  # (DEPTH, E, padded, WIDTH): preactivations
     layer_stride,  # of both, 0 if nothing is kept
@@ -244,6 +251,7 @@ def forward_kernel(
     DEPTH: gl.constexpr,
     RESIDUAL: gl.constexpr,
     KEEP: gl.constexpr,
+    SIDE_BY_SIDE: gl.constexpr,
     BLOCK: gl.constexpr,
 ):
     """All layers for the rows of a program."""
@@ -255,8 +263,8 @@ def forward_kernel(
     peaks += member
     peak = _forward(
         x + member * x_stride,
-        weights[0] + member * n_inputs * WIDTH,
-        biases[0] + member * WIDTH,
+        weights[0] + _offset(member, stride, n_inputs * WIDTH, SIDE_BY_SIDE),
+        biases[0] + _offset(member, stride, WIDTH, SIDE_BY_SIDE),
         hidden, z, 0.0, n_rows, start, stop,
         n_inputs, WIDTH, INPUTS, WIDTH, True, False, RESIDUAL, KEEP, BLOCK,
     )  # fmt: skip
@@ -265,8 +273,8 @@ def forward_kernel(
         gl.thread_barrier()  # other threads wrote what is read now
         peak = _forward(
             hidden,
-            _pick(weights, k) + member * WIDTH * WIDTH,
-            _pick(biases, k) + member * WIDTH,
+            _pick(weights, k) + _offset(member, stride, WIDTH * WIDTH, SIDE_BY_SIDE),
+            _pick(biases, k) + _offset(member, stride, WIDTH, SIDE_BY_SIDE),
             hidden + layer_stride, z + layer_stride, peak, n_rows, start, stop,
             WIDTH, WIDTH, WIDTH, WIDTH, False, False, RESIDUAL, KEEP, BLOCK,
         )  # fmt: skip
@@ -277,8 +285,8 @@ def forward_kernel(
     gl.thread_barrier()
     _forward(
         hidden,
-        weights[DEPTH] + member * WIDTH * n_outputs,
-        biases[DEPTH] + member * n_outputs,
+        weights[DEPTH] + _offset(member, stride, WIDTH * n_outputs, SIDE_BY_SIDE),
+        biases[DEPTH] + _offset(member, stride, n_outputs, SIDE_BY_SIDE),
         out + member * n_rows * n_outputs, z, peak, n_rows, start, stop,
         WIDTH, n_outputs, WIDTH, OUTPUTS, False, True, RESIDUAL, KEEP, BLOCK,
     )  # fmt: skip
@@ -404,6 +412,7 @@ def backward_kernel(
     x,  # (B, F) or (E, B, F)
     x_stride,  # between members, 0 if they share x
     weights,  # tuple of (E, in, out)
+    stride,  # as in `forward_kernel`
     hidden,  # (DEPTH, E, padded, WIDTH): as in `forward_kernel`
     z,  # (DEPTH, E, padded, WIDTH)
     layer_stride,
@@ -425,6 +434,7 @@ def backward_kernel(
     WIDTH: gl.constexpr,
     DEPTH: gl.constexpr,
     RESIDUAL: gl.constexpr,
+    SIDE_BY_SIDE: gl.constexpr,
     BLOCK: gl.constexpr,
 ):
     """Gradients of all parameters from the rows of a program."""
@@ -439,7 +449,7 @@ def backward_kernel(
     program = gl.program_id(0).to(gl.int64) * program_stride
     above_peak = _backward(
         hidden,
-        weights[DEPTH] + member * WIDTH * n_outputs,
+        weights[DEPTH] + _offset(member, stride, WIDTH * n_outputs, SIDE_BY_SIDE),
         grad_out + member * n_rows * n_outputs,
         z, carried, gl.load(peaks).to(gl.float32, bitcast=True), 0.0,
         weight_grads[DEPTH] + program + member * WIDTH * n_outputs,
@@ -454,7 +464,7 @@ def backward_kernel(
         peaks -= gl.num_programs(1)
         above_peak = _backward(
             hidden,
-            _pick(weights, k) + member * WIDTH * WIDTH,
+            _pick(weights, k) + _offset(member, stride, WIDTH * WIDTH, SIDE_BY_SIDE),
             carried, z, carried, gl.load(peaks).to(gl.float32, bitcast=True), above_peak,
             _pick(weight_grads, k) + program + member * WIDTH * WIDTH,
             _pick(bias_grads, k) + program + member * WIDTH,
