@@ -33,7 +33,7 @@ from .soap import SOAP
 __all__ = ["Engine", "Progress", "Training", "TrainingData", "TrainingInterrupted"]
 
 _CHECKPOINT_SECONDS = 60.0
-_GRAPH_STEPS = 16  # in one CUDA graph: enough to hide its launch, and what SOAP does between two refreshes
+_GRAPH_STEPS = (64, 16, 4, 1)  # in one CUDA graph: the first hides its launch, the others fill what is left of an epoch
 _NEVER = 2**62
 
 
@@ -197,13 +197,14 @@ class Engine:
 
         # What the steps of a chunk read and write; all else they change in place.
         graphs = device.type == "cuda" and self.config.graphs
-        self._chunk = _GRAPH_STEPS if graphs else 1
-        shape = (self._chunk, groups, 1 if self.config.shared_batches else self._members, self._batch)
+        self._lengths = _GRAPH_STEPS if graphs else (1,)
+        longest = self._lengths[0]
+        shape = (longest, groups, 1 if self.config.shared_batches else self._members, self._batch)
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)  # (steps, G, 1 or E, B)
-        self._rates = self._x.new_zeros(self._chunk, groups)  # (steps, G)
-        self._losses = self._x.new_zeros(self._chunk, groups, self._members)  # (steps, G, E)
-        self._totals = self._x.new_zeros(self._chunk, groups)  # (steps, G)
-        self._ones, self._counts = self._x.new_ones(groups), torch.arange(self._chunk, device=device)[:, None]
+        self._rates = self._x.new_zeros(longest, groups)  # (steps, G)
+        self._losses = self._x.new_zeros(longest, groups, self._members)  # (steps, G, E)
+        self._totals = self._x.new_zeros(longest, groups)  # (steps, G)
+        self._ones, self._counts = self._x.new_ones(groups), torch.arange(longest, device=device)[:, None]
         self._train = Replay(self._train_steps, generators=noise, enabled=graphs)
         self._refresh = Replay(self._refresh_optimizers, enabled=graphs)
 
@@ -255,7 +256,7 @@ class Engine:
         """
         active = self._active()
         room = min(min(c.left(self.step) for c in active), min(o.reach() for o in self._optimizers))
-        n = self._chunk if room >= self._chunk else 1
+        n = next(length for length in self._lengths if length <= room)
         rows, rates = zip(*(course.batches(self.step, n) for course in self._courses), strict=True)
         torch.stack(rows, dim=1, out=self._index[:n])
         torch.stack(rates, dim=1, out=self._rates[:n])
