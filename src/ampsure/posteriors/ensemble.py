@@ -45,13 +45,16 @@ def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
 
 
 def inverse_variance_mean(prediction: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of the members weighted with their precision, and its variance, eq. (ensemble_output2): 2 x (E, B) -> (B,).
+    """Mean of the members weighted with their precision, and its variance, eq. (ensemble_output2).
+
+    Args:
+        prediction, variance: (..., E, B); the results are (..., B).
 
     >>> inverse_variance_mean(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [3.0]]))
     (tensor([0.2500]), tensor([0.7500]))
     """
-    combined = 1 / (1 / variance).sum(0)
-    return combined * (prediction / variance).sum(0), combined
+    combined = 1 / (1 / variance).sum(-2)
+    return combined * (prediction / variance).sum(-2), combined
 
 
 class Ensemble(Posterior):

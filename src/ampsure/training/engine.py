@@ -19,7 +19,7 @@ from torch import Tensor
 from ampsure.config import TrainingConfig
 from ampsure.errors import AmpsureError
 from ampsure.likelihoods import Likelihood
-from ampsure.posteriors import Posterior
+from ampsure.posteriors import Posterior, inverse_variance_mean
 
 from .adam import Adam
 from .batches import derived_seed, shuffled
@@ -290,7 +290,9 @@ class Engine:
         penalty = self._posterior.penalty(self.likelihood.mean(out), self._n)  # (G E,)
         total = (loss + penalty).unflatten(0, self._sum.shape).sum(1)  # (G,)
         if self._companion is not None:
-            means = self.likelihood.prediction(out.detach()).unflatten(0, self._sum.shape).mean(1)
+            fixed = out.detach()
+            members = self.likelihood.prediction(fixed), self.likelihood.variance_syst(fixed)
+            means, _ = inverse_variance_mean(*(values.unflatten(0, self._sum.shape) for values in members))
             total = total + self._companion.loss(x[:, 0], y[:, 0] - means)
         parameters = [p for stack in self._stacks for p in stack.parameters]
         gradients = iter(torch.autograd.grad(total, parameters, self._ones))
