@@ -70,7 +70,7 @@ def test_a_study_goes_on_where_it_was(smoke_events, folder, monkeypatch):
     assert len(other.results.cases) < len(again.results.cases)
     (folder / "other" / "gap-spectrum-smoke.json").write_text("{")
     with pytest.raises(AmpsureError, match="remove it"):
-        load_record(folder / "other" / "gap-spectrum-smoke.json")
+        load_record(get_study("gap-spectrum"), folder / "other" / "gap-spectrum-smoke.json")
 
 
 def test_interrupted_studies_keep_their_results(smoke_events, tmp_path, monkeypatch):

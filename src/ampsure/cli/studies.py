@@ -107,7 +107,7 @@ def _print_verdicts(verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         console.print(f"[{_COLOURS[verdict.outcome]}]{verdict.claim} {verdict.outcome}[/] {escape(verdict.text)}")
         for check in verdict.checks:
-            console.print(f"    {escape(str(check))}: {check.outcome}", highlight=False, soft_wrap=True)
+            console.print(f"    {escape(str(check))}", highlight=False, soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:

@@ -208,15 +208,15 @@ STUDY = Study(
     measure=measure,
     figure=figure,
     claims=(
-        Claim("B1", "Repulsive ensemble: sigma_syst/A follows the box and falls back outside.", ensemble_follows),
-        Claim("B2", "Pulls inside: calibrated for eps = 0.1, not perfectly Gaussian for smaller ones.", ensemble_pulls),
+        Claim("B1", "Repulsive ensemble: σ_syst/A follows the box and falls back outside.", ensemble_follows),
+        Claim("B2", "Pulls inside: calibrated for ε = 0.1, not perfectly Gaussian for smaller ones.", ensemble_pulls),
         Claim("B3", "Windows down to 1 GeV are found with the right level.", ensemble_windows),
         Claim(
             "B4",
-            "Evidential: eps = 0.01 and 0.1 recovered, edges missed at 0.001, calibrated; level too low in small "
+            "Evidential: ε = 0.01 and 0.1 recovered, edges missed at 0.001, calibrated; level too low in small "
             "windows; the regularised variant much worse.",
             evidential_boxes,
         ),
-        Claim("B5", "BNN as good as the ensemble in sigma_syst/A, better calibrated.", bayesian_boxes),
+        Claim("B5", "BNN as good as the ensemble in σ_syst/A, better calibrated.", bayesian_boxes),
     ),
 )

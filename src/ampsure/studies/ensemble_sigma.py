@@ -65,7 +65,7 @@ def with_noise(results: Results) -> list[Check]:
 
 
 STUDY = Study(
-    name="ensemble-sigma",
+    name="ensemble-σ",
     label="fig:re_sig_ensemble",
     title="Three ways to combine the systematic uncertainties of an ensemble",
     grid=grid,
@@ -74,10 +74,10 @@ STUDY = Study(
     claims=(
         Claim(
             "R8",
-            "Zero noise: averaged sigma_syst too large, inverse-variance too small, global calibrated.",
+            "Zero noise: averaged σ_syst too large, inverse-variance too small, global calibrated.",
             without_noise,
         ),
-        Claim("R9", "For N_ens >~ 100 the pull of the global sigma shows two peaks near +-1.", two_peaks),
-        Claim("R10", "Noisy data: averaged and global sigma both calibrated.", with_noise),
+        Claim("R9", "For N_ens ≳ 100 the pull of the global σ shows two peaks near ±1.", two_peaks),
+        Claim("R10", "Noisy data: averaged and global σ both calibrated.", with_noise),
     ),
 )

@@ -111,7 +111,7 @@ STUDY = Study(
     claims=(
         Claim(
             "R7",
-            "Mean |Delta| follows a/sqrt(N_ens) + c with c about 5e-5; sigma variants leave accuracy unchanged.",
+            "Mean |Δ| follows a/√N_ens + c with c about 5e-5; σ variants leave accuracy unchanged.",
             inverse_root,
         ),
     ),

@@ -93,11 +93,11 @@ STUDY = Study(
     measure=standard,
     figure=figure,
     claims=(
-        Claim("E1", "Both variants reach the same mean |Delta|, comparable to the other methods.", accurate),
+        Claim("E1", "Both variants reach the same mean |Δ|, comparable to the other methods.", accurate),
         Claim(
             "E2",
-            "Systematic pulls calibrated; sigma_stat much smaller than sigma_syst; statistical pull broad; "
-            "the constraint gives the smaller sigma_stat.",
+            "Systematic pulls calibrated; σ_stat much smaller than σ_syst; statistical pull broad; "
+            "the constraint gives the smaller σ_stat.",
             uncertainties,
         ),
         Claim("E3", "Universal smearing of all data: calibrated.", smeared),

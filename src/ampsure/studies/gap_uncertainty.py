@@ -91,10 +91,8 @@ STUDY = Study(
     measure=gap_accuracy.measure,
     figure=figure,
     claims=(
-        Claim("G3", "sigma_stat of the ensemble rises inside the gap only, of the BNN everywhere.", statistical),
-        Claim(
-            "G4", "sigma_syst rises in the gap for both; BNN larger sigma_syst, ensemble larger sigma_stat.", systematic
-        ),
+        Claim("G3", "σ_stat of the ensemble rises inside the gap only, of the BNN everywhere.", statistical),
+        Claim("G4", "σ_syst rises in the gap for both; BNN larger σ_syst, ensemble larger σ_stat.", systematic),
         Claim("G5", "Evidential regression: both uncertainties flat across the gap.", flat),
     ),
 )

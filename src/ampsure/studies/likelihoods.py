@@ -75,7 +75,7 @@ STUDY = Study(
     figure=figure,
     claims=(
         Claim("L1", "Zero noise: heteroscedastic is more accurate than MSE, MSE more than natural.", order),
-        Claim("L2", "The natural parametrisation gives a much narrower distribution of sigma.", narrower),
+        Claim("L2", "The natural parametrisation gives a much narrower distribution of σ.", narrower),
         Claim("L3", "5 % noise: heteroscedastic and natural perform alike, MSE is worse.", alike),
     ),
 )

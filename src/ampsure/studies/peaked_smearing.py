@@ -140,7 +140,7 @@ STUDY = Study(
             "The repulsive ensemble follows the peak almost perfectly, evidential roughly, BNN overestimates at 1e-3.",
             peak,
         ),
-        Claim("P2", "sigma_stat/A is below the noise everywhere; order BNN < repulsive < evidential.", statistical),
-        Claim("P3", "Early stopping must be off for small eps.", patience),
+        Claim("P2", "σ_stat/A is below the noise everywhere; order BNN < repulsive < evidential.", statistical),
+        Claim("P3", "Early stopping must be off for small ε.", patience),
     ),
 )

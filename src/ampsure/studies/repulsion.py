@@ -115,11 +115,7 @@ STUDY = Study(
     measure=standard,
     figure=figure,
     claims=(
-        Claim(
-            "R1", "The spread of sigma_syst/A and of sigma_stat/A over beta vanishes for large training sets.", vanishes
-        ),
-        Claim(
-            "R2", "<Delta> agrees with zero, its spread is smallest for beta = 0, and the mean pull settles.", unbiased
-        ),
+        Claim("R1", "The spread of σ_syst/A and of σ_stat/A over β vanishes for large training sets.", vanishes),
+        Claim("R2", "<Δ> agrees with zero, its spread is smallest for β = 0, and the mean pull settles.", unbiased),
     ),
 )

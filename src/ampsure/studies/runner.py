@@ -25,7 +25,7 @@ from ampsure.surrogate import Report, fit_many, fleets, load_surrogate
 from ampsure.training import Progress
 
 from .presets import Preset
-from .study import Case, Check, Estimate, Results, Study, Verdict
+from .study import Case, Results, Study, Verdict
 
 __all__ = ["Record", "cost", "load_record", "run_study", "study_events"]
 
@@ -90,7 +90,9 @@ def run_study(
     verdicts = [claim.judge(results) for claim in study.claims]
     _write(path, study, preset, results, verdicts, data_key)
     save_figure(study.figure(results), output / f"{study.name}-{preset.name}")
-    return load_record(path)
+    record = load_record(study, path)
+    assert record is not None
+    return record
 
 
 def _results(cases: Iterable[tuple[Case, str]], known: dict[str, dict[str, Any]]) -> Results:
@@ -223,27 +225,15 @@ def _finite(value: Any) -> Any:
     return str(value) if value in (float("inf"), float("-inf")) else value
 
 
-def load_record(path: Path) -> Record:
-    """A study from its file."""
+def load_record(study: Study, path: Path) -> Record | None:
+    """A study from its file, with verdicts as its claims are now; None if it is not finished."""
     found = _read(path)
-    verdicts = [
-        Verdict(
-            v["claim"],
-            v["text"],
-            [
-                Check(
-                    c["quantity"],
-                    Estimate(*(float(c["found"][k]) for k in ("value", "error"))),
-                    float(c["low"]),
-                    float(c["high"]),
-                )
-                for c in v["checks"]
-            ],
-        )
-        for v in found["verdicts"]
-    ]
+    if not found["verdicts"]:
+        return None
+    results = Results(found["cases"], found["data"])
     provenance = {k: found[k] for k in ("preset", "data_checksum", "versions")}
-    return Record(found["study"], found["preset"]["name"], Results(found["cases"], found["data"]), verdicts, provenance)
+    verdicts = [claim.judge(results) for claim in study.claims]
+    return Record(study.name, found["preset"]["name"], results, verdicts, provenance)
 
 
 def cost(study: Study, preset: Preset, gpu: bool) -> tuple[int, float]:

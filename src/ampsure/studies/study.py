@@ -102,9 +102,16 @@ class Check:
             return f"claimed < {self.high:.3g}" if self.high < inf else "for comparison"
         return f"claimed > {self.low:.3g}" if self.high == inf else f"claimed {self.low:.3g} to {self.high:.3g}"
 
+    @property
+    def measured(self) -> str:
+        """The number with its error, in words."""
+        return f"{self.found.value:.3g}" + (
+            f" ± {self.found.error:.1g}" if isfinite(self.found.error) else " (one run)"
+        )
+
     def __str__(self) -> str:
-        error = f" ± {self.found.error:.1g}" if isfinite(self.found.error) else " (one run)"
-        return f"{self.quantity}: {self.found.value:.3g}{error} ({self.claimed})"
+        outcome = "" if self.claimed == "for comparison" else f": {self.outcome}"
+        return f"{self.quantity}: {self.measured} ({self.claimed}){outcome}"
 
 
 @dataclass(frozen=True)

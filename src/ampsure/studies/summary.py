@@ -19,11 +19,14 @@ _KINDS: dict[str, p.Kind] = {"confirmed": "good", "refuted": "bad", "inconclusiv
 
 
 def load_records(folder: Path, preset: str) -> list[Record]:
-    """All finished studies at a preset, in the order of the paper."""
-    paths = [folder / f"{name}-{preset}.json" for name in STUDIES]
-    records = [load_record(path) for path in paths if path.exists()]
+    """All studies at a preset that are finished, in the order of the paper."""
+    paths = {name: folder / f"{name}-{preset}.json" for name in STUDIES}
+    found = (load_record(STUDIES[name], path) for name, path in paths.items() if path.exists())
+    records = [record for record in found if record is not None]
     if not records:
-        raise AmpsureError(f"There are no results at preset {preset!r} in {folder}: run `ampsure study run` first.")
+        raise AmpsureError(
+            f"There are no finished studies at preset {preset!r} in {folder}: run `ampsure study run` first."
+        )
     return records
 
 
@@ -32,7 +35,7 @@ def claims_table(records: Sequence[Record]) -> str:
     lines = ["| claim | in the paper | verdict | measured |", "|---|---|---|---|"]
     for record in records:
         for verdict in record.verdicts:
-            measured = "<br>".join(f"{check}: {check.outcome}" for check in verdict.checks).replace("|", "\\|")
+            measured = "<br>".join(str(check) for check in verdict.checks).replace("|", "\\|")
             text = verdict.text.replace("|", "\\|")
             lines.append(
                 f"| {verdict.claim}: {text} | `{STUDIES[record.study].label}` | **{verdict.outcome}** | {measured} |"
@@ -45,12 +48,12 @@ def studies_report(records: Sequence[Record]) -> str:
     verdicts = [(record, verdict) for record in records for verdict in record.verdicts]
     counts = [sum(v.outcome == outcome for _, v in verdicts) for outcome in _KINDS]
     rows = [
-        [verdict.claim, p.formula(verdict.text), STUDIES[record.study].label, _badge(verdict)]
+        [verdict.claim, _badge(verdict), p.join(p.formula(verdict.text), p.Html("<br>"), STUDIES[record.study].label)]
         for record, verdict in verdicts
     ]
     words = ", ".join(f"{count} {outcome}" for count, outcome in zip(counts, _KINDS, strict=True))
     blocks = [
-        p.section("Claims", p.table(rows, ["", "claim", "in the paper", "verdict"])),
+        p.section("Claims", p.table(rows)),
         *(_study(record) for record in records),
     ]
     subtitle = f"Preset {records[0].preset}: {len(verdicts)} claims, {words}"
@@ -59,7 +62,10 @@ def studies_report(records: Sequence[Record]) -> str:
 
 def _study(record: Record) -> p.Html:
     study = STUDIES[record.study]
-    drawn = p.figure(study.figure(record.results), study.name, study.title, f"{study.title} ({study.label}).")
+    figure = study.figure(record.results)
+    drawn = p.figure(figure, study.name, study.title, f"{study.title} ({study.label}).")
+    if figure.get_figwidth() < 6:  # one panel does not need the width of a page
+        drawn = p.figures(drawn)
     tables = []
     if study.table is not None:
         header, rows = study.table(record.results)
@@ -68,10 +74,7 @@ def _study(record: Record) -> p.Html:
         p.join(
             p.verdict(_badge(verdict), [p.formula(f"{verdict.claim}: {verdict.text}")], _KINDS[verdict.outcome]),
             p.table(
-                [
-                    [p.formula(c.quantity), f"{c.found.value:.3g} ± {c.found.error:.1g}", c.claimed, c.outcome]
-                    for c in verdict.checks
-                ],
+                [[p.formula(c.quantity), c.measured, c.claimed, c.outcome] for c in verdict.checks],
                 ["", "measured", "in the paper", ""],
             ),
         )
