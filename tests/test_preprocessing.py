@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ampsure import AmpsureError, Process, get_process
@@ -14,6 +14,7 @@ from ampsure.preprocessing import (
     AsinhTarget,
     LogTarget,
     Standardization,
+    folded_invariants,
     get_features,
     invariants,
     register_features,
@@ -38,6 +39,27 @@ def test_invariants_of_massive_legs():
     s = (2 * momenta[:, 0, 0]) ** 2
     np.testing.assert_allclose(found[:, 0].exp(), s / 2, rtol=1e-12)
     np.testing.assert_allclose(found[:, 5].exp(), (s - 2 * 173.0**2) / 2, rtol=1e-12)
+
+
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(beams=st.booleans(), photons=st.booleans())
+def test_folded_invariants_do_not_see_exchanges(flat_events, beams, photons):
+    """The exact amplitude does not change either, which is why they may be folded."""
+    momenta = torch.from_numpy(flat_events.momenta[:500])
+    order = [*((1, 0) if beams else (0, 1)), *((3, 2) if photons else (2, 3)), 4]
+    process = flat_events.process
+    folded = folded_invariants(momenta, process)
+    torch.testing.assert_close(folded_invariants(momenta[:, order], process), folded, rtol=0, atol=0)
+    np.testing.assert_allclose(process.amplitude(momenta[:, order]), flat_events.truth[:500], rtol=1e-10)
+    # nothing is lost: the same numbers, in another order
+    torch.testing.assert_close(folded.sort(1).values, invariants(momenta, process).sort(1).values)
+
+
+def test_nothing_is_folded_that_is_not_identical():
+    momenta = torch.from_numpy(two_to_two(50))
+    for ids in ((21, -21, 6, -6), (0, 0, 0, 0)):
+        process = Process("other", ids, (0, 0, 173.0, 173.0))
+        torch.testing.assert_close(folded_invariants(momenta, process), invariants(momenta, process), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("angle", [1e-3, 1e-6, 1e-9])

@@ -192,7 +192,7 @@ def test_ways_to_combine_systematics(events, systematic):
 
 def test_inverse_variance_follows_its_formula(trained, events):
     out = trained.network(trained.standardization(
-        ampsure.preprocessing.invariants(torch.from_numpy(events.momenta[:20]), events.process)
+        ampsure.preprocessing.folded_invariants(torch.from_numpy(events.momenta[:20]), events.process)
     ).float())  # fmt: skip
     mean, log_variance = out.double().unbind(-1)
     found = _combine(out, trained.likelihood, "inverse-variance")

@@ -157,7 +157,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         "training": {"optimizer": "adam", "learning_rate": 1e-3, "batch_size": 1024, "epochs": 1000},
     },
     "accurate": {
-        "features": {"inputs": "invariants"},
+        "features": {"inputs": "folded"},
         "network": {"hidden": (128,) * 6, "residual": True},
         "training": {"optimizer": "soap", "learning_rate": 3e-3, "batch_size": 1024, "epochs": 100},
     },

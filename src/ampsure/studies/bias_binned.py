@@ -45,11 +45,12 @@ def capacity(results: Results) -> list[Check]:
 
 
 def logarithm(results: Results) -> list[Check]:
-    gaps = [
-        results.values("bias_log.share_positive", network=n) - results.values("bias.share_positive", network=n)
-        for n in results.labels("network")
+    shares = [results.values(f"{path}.share_positive", network="1x32") for path in ("bias_log", "bias")]
+    largest = results.values("largest_log", network="1x32"), np.log1p(results.values("largest", network="1x32"))
+    return [
+        Check("positive share in log space minus that of Δ, 1x32", estimate(shares[0] - shares[1]), -0.02, 0.02),
+        Check("<log A_NN/A> / log(1 + <Δ>) of the largest 0.1 %, 1x32", estimate(largest[0] / largest[1]), 0.5, 1.5),
     ]
-    return [Check("positive share in log space minus that of Δ", estimate(np.concatenate(gaps)), -0.01, 0.01)]
 
 
 STUDY = Study(

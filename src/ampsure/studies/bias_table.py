@@ -47,7 +47,8 @@ def measure(surrogate: Surrogate, events: Events, case: Case) -> dict[str, Any]:
     assert prediction.members is not None
     delta = relative_deviation(prediction.amplitude, events.truth)
     members = [relative_deviation(_amplitude(surrogate, m), events.truth) for m in prediction.members]
-    log_deviation = np.log(prediction.amplitude / events.truth)
+    # before the exponential and its mean over the uncertainty
+    log_deviation = np.log(_amplitude(surrogate, prediction.members.mean(0)) / events.truth)
     found = {
         **overview(prediction, events),
         "bias_log": bias(log_deviation),
@@ -61,6 +62,7 @@ def measure(surrogate: Surrogate, events: Events, case: Case) -> dict[str, Any]:
             binned(events.truth, d, AMPLITUDE_EDGES, np.mean, bootstrap=0).value for d in members[:SHOWN_MEMBERS]
         ],
         "largest": _largest(delta, events.truth),
+        "largest_log": _largest(log_deviation, events.truth),
     }
     result: dict[str, Any] = as_json(found)
     return result
