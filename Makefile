@@ -29,7 +29,7 @@ demo: $(READY) ## Generate 20 000 events of g g > a a g, train a repulsive ensem
 	$(BIN)/ampsure generate gg_yyg -n 20000 --preset benchmark --seed 1 -o demo/events.h5
 	$(BIN)/ampsure inspect demo/events.h5 -o demo/events.png
 	$(BIN)/ampsure train --data demo/events.h5 --method repulsive -o demo/run --set training.seed=1 \
-	  --set network.hidden=[128,128,128] --set training.batch_size=256 --set training.epochs=100
+	  --set network.hidden=[128,128,128] --set training.batch_size=256 --set training.epochs=60 --set training.stages=2
 	$(BIN)/ampsure evaluate demo/run
 	$(BIN)/ampsure report demo/run
 

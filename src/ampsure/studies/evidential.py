@@ -5,29 +5,19 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ampsure.disturbances import UniformSmearing
 from ampsure.report.style import panels
 
+from . import likelihoods
 from .curves import draw_deviation, draw_pull, draw_shares, finish
 from .measure import DEVIATION_EDGES, standard
 from .presets import Preset
 from .study import Case, Check, Claim, Results, Study, ratio
 
 VARIANTS = ("evidential", "evidential-regularised")
-NOISES = (0.0, 0.05)
 
 
 def grid(preset: Preset) -> list[Case]:
-    return [
-        Case(
-            {"method": method, "noise": noise, "run": run},
-            preset.config(method, run=run),
-            (UniformSmearing(noise),) if noise else (),
-        )
-        for noise in NOISES
-        for method in (*VARIANTS, "heteroscedastic")
-        for run in range(preset.runs)
-    ]
+    return likelihoods.grid(preset, (*VARIANTS, "heteroscedastic"))
 
 
 def figure(results: Results) -> Figure:

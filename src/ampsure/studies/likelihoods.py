@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.figure import Figure
 
 from ampsure.disturbances import UniformSmearing
@@ -16,7 +18,8 @@ METHODS = ("mse", "heteroscedastic", "natural")
 NOISES = (0.0, 0.05)
 
 
-def grid(preset: Preset) -> list[Case]:
+def grid(preset: Preset, methods: Sequence[str] = METHODS) -> list[Case]:
+    """Methods without and with noise everywhere."""
     return [
         Case(
             {"method": method, "noise": noise, "run": run},
@@ -24,7 +27,7 @@ def grid(preset: Preset) -> list[Case]:
             (UniformSmearing(noise),) if noise else (),
         )
         for noise in NOISES
-        for method in METHODS
+        for method in methods
         for run in range(preset.runs)
     ]
 
