@@ -20,6 +20,11 @@ CLAIMS = [
     *("D1", "L1", "L2", "L3", *(f"R{k}" for k in range(1, 12)), *(f"E{k}" for k in range(1, 5))),
     *(*(f"B{k}" for k in range(1, 6)), *(f"P{k}" for k in range(1, 5)), *(f"G{k}" for k in range(1, 6)), "A1"),
 ]
+NAMES = (
+    "true-amplitudes likelihoods repulsion bias-table bias-members bias-binned ensemble-size ensemble-sigma "
+    "mixture-weights evidential evidential-mixture box-smearing peaked-smearing peaked-pulls gap-accuracy gap-spectrum "
+    "gap-uncertainty error-propagation"
+).split()
 SMOKE = PRESETS["smoke"]
 
 
@@ -35,6 +40,11 @@ def folder(tmp_path_factory):
 
 def test_every_claim_of_the_paper_has_a_study():
     assert sorted(claim.id for study in STUDIES.values() for claim in study.claims) == sorted(CLAIMS)
+
+
+def test_names_of_studies_stay():
+    """They are typed on command lines and name files of results."""
+    assert list(STUDIES) == NAMES
 
 
 @pytest.mark.parametrize("name", STUDIES)

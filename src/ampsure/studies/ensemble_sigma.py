@@ -65,7 +65,7 @@ def with_noise(results: Results) -> list[Check]:
 
 
 STUDY = Study(
-    name="ensemble-σ",
+    name="ensemble-sigma",
     label="fig:re_sig_ensemble",
     title="Three ways to combine the systematic uncertainties of an ensemble",
     grid=grid,
