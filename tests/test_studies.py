@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 import ampsure
-from ampsure import AmpsureError
+from ampsure import AmpsureError, cli
 from ampsure.studies import PRESETS, STUDIES, Check, Estimate, Results, get_study, load_record, run_study, runner
 from ampsure.studies.study import Verdict, estimate, ratio
 
@@ -192,6 +193,15 @@ def test_a_check_needs_a_margin(value, error, outcome):
     assert check.outcome == outcome
     others = [Check("certain", Estimate(1.0, 0.0), 0.5, 1.5)]
     assert Verdict("X", "words", [check, *others]).outcome == outcome
+
+
+def test_the_list_fits_into_a_narrow_terminal(run, monkeypatch):
+    """Names are copied from it: none may be cut."""
+    monkeypatch.setattr(cli.studies, "console", Console(width=80, force_terminal=False))
+    _, out, _ = run("study", "list")
+    assert all(name in out for name in (*STUDIES, *CLAIMS))
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_commands(run, smoke_events, tmp_path):

@@ -35,13 +35,18 @@ def list_studies() -> None:
 
     Example: `ampsure study list`
     """
-    table = Table("study", "in the paper", "claims", *PRESETS)
+    table = Table("study, label in the paper", "claims", *PRESETS, show_lines=True)
+    table.columns[0].min_width = max(len(study.name) for study in STUDIES.values())  # to be copied: never cut
+    table.columns[1].max_width = 11  # all fits into 80 characters then
+    for column in table.columns:
+        column.overflow = "fold"
     for study in STUDIES.values():
         costs = []
         for preset in PRESETS.values():
             count, seconds = cost(study, preset, gpu=preset.name == "paper")
             costs.append(f"{count} in {_duration(seconds)}" if count else "no training")
-        table.add_row(study.name, escape(study.label), ", ".join(claim.id for claim in study.claims), *costs)
+        name = f"{study.name}\n[dim]{escape(study.label)}[/]"
+        table.add_row(name, ", ".join(claim.id for claim in study.claims), *costs)
     console.print(table)
 
 
