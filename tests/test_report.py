@@ -26,6 +26,7 @@ from ampsure.report import (
 )
 from ampsure.report.comparison import _marked
 from ampsure.report.examination import PULL, SCORES, Metric, number, verdict_of
+from ampsure.report.page import table
 from ampsure.report.style import exponents, panels
 from ampsure.report.surrogate import reproduce
 from ampsure.surrogate import Prediction
@@ -261,3 +262,10 @@ def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
     assert f"ampsure {command}" in out
+
+
+def test_a_table_has_one_head_or_none():
+    with_head, without = table([["a", 1]], ["", "found"]), table([["a", 1]])
+    assert with_head.count("<thead>") == with_head.count("</thead>") == 1
+    assert with_head.count("<tr>") == 2
+    assert "thead" not in without

@@ -143,9 +143,7 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[object] | None = No
         for first, *cells in rows
     )
     kind = "facts" if header is None else "numbers"
-    return Html(
-        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    return Html(f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>')
 
 
 def columns(*blocks: object) -> Html:
