@@ -11,9 +11,10 @@ from . import ensemble_size
 from .curves import draw_pull, finish
 from .measure import PULL_EDGES
 from .presets import Preset
-from .study import Case, Check, Claim, Results, Study, estimate
+from .study import Case, Check, Claim, Estimate, Results, Study, estimate
 
 NOISES = (0.0, 0.05)
+LARGE = 100  # members from which on the paper sees two peaks
 
 
 def grid(preset: Preset) -> list[Case]:
@@ -57,6 +58,8 @@ def two_peaks(results: Results) -> list[Check]:
     middle, sides = np.abs(centres) < 0.25, np.abs(np.abs(centres) - 1) < 0.25
     densities = [np.array(m["global"]["pull"]["systematic"]) for m in results.where(members=members, noise=0.0)]
     found = estimate([d[middle].mean() / d[sides].mean() for d in densities])
+    if members < LARGE:  # the claim is about larger ensembles: neither right nor wrong
+        found = Estimate(found.value, np.inf)
     return [Check(f"density of t_syst at 0 / at ±1, N_ens = {members}", found, 0, 1)]
 
 
