@@ -45,6 +45,7 @@ def statistical(results: Results) -> list[Check]:
     return [
         Check("rise of σ_stat in the gap, ensemble", rise(results, ENSEMBLE, "statistical", "in the gap"), 1.1, np.inf),
         Check("rise of σ_stat outside, ensemble", rise(results, ENSEMBLE, "statistical", "outside"), 0.8, 1.25),
+        Check("rise of σ_stat in the gap, BNN", rise(results, BAYESIAN, "statistical", "in the gap"), 1.1, np.inf),
         Check("rise of σ_stat outside, BNN", rise(results, BAYESIAN, "statistical", "outside"), 1.1, np.inf),
         true_rise(results, ENSEMBLE),
         true_rise(results, BAYESIAN),
