@@ -13,6 +13,7 @@ from scipy import stats
 import ampsure
 from ampsure import AmpsureError, cli
 from ampsure.studies import PRESETS, STUDIES, Check, Estimate, Results, get_study, load_record, run_study, runner
+from ampsure.studies.repulsion import significance
 from ampsure.studies.study import Verdict, estimate, ratio
 
 pytestmark = pytest.mark.xdist_group("studies")  # one worker runs them all: they share their trainings
@@ -155,6 +156,32 @@ def test_verdicts_of_calibration():
     assert zero_noise.judge(ensemble_results(0.3, 2.0, 1.5)).outcome == "refuted"
     assert noisy.judge(ensemble_results(1.0, 2.0, 1.0)).outcome == "confirmed"
     assert noisy.judge(ensemble_results(0.5, 2.0, 1.0)).outcome == "refuted"
+
+
+def test_chance_alone_is_no_bias():
+    """25 means of three or five runs around zero: hardly ever called a bias, and mostly called none."""
+    rng = np.random.default_rng(3)
+    for runs in (3, 5):
+        checks = [Check("bias", significance(rng.standard_normal((25, runs))), high=2) for _ in range(300)]
+        outcomes = [check.outcome for check in checks]
+        assert outcomes.count("refuted") < 6
+        assert outcomes.count("confirmed") > 200
+        shifted = rng.standard_normal((25, runs)) + 1000
+        assert Check("bias", significance(shifted), high=2).outcome == "refuted"
+
+
+def test_small_ensembles_say_nothing_about_large_ones():
+    two_peaks = get_study("ensemble-sigma").claims[1]
+    flat = {"global": {"pull": {"systematic": list(stats.norm.pdf(np.linspace(-5, 5, 100)))}}}
+    for members, outcome in ((32, "inconclusive"), (128, "refuted")):
+        labels = [{"members": members, "noise": 0.0, "run": run} for run in range(2)]
+        results = Results([{"labels": label, "measured": flat} for label in labels])
+        assert two_peaks.judge(results).outcome == outcome
+
+
+def test_results_of_an_older_version_are_named():
+    with pytest.raises(AmpsureError, match="--remeasure"):
+        Results([{"labels": {}, "measured": {"a": 1.0}}]).values("b.c")
 
 
 def test_one_run_proves_nothing():

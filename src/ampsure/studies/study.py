@@ -169,8 +169,11 @@ class Results:
 
 
 def _at(measured: Any, path: str) -> Any:
-    for name in path.split("."):
-        measured = measured[int(name)] if isinstance(measured, list) else measured[name]
+    try:
+        for name in path.split("."):
+            measured = measured[int(name)] if isinstance(measured, list) else measured[name]
+    except (KeyError, IndexError, TypeError) as error:  # of an older version
+        raise AmpsureError(f"The study has no result for {path!r}: run it again with --remeasure.") from error
     return np.nan if measured is None else measured
 
 
