@@ -114,6 +114,15 @@ def test_saved_surrogates_predict_the_same(method, events, tmp_path):
     assert sorted(f.name for f in (tmp_path / "run").iterdir()) == ["surrogate.json", "weights.safetensors"]
 
 
+def test_others_may_read_what_is_saved(trained, tmp_path):
+    """As far as the umask lets them: weights were for the owner alone."""
+    trained.save(tmp_path / "run")
+    modes = {f.stat().st_mode for f in (tmp_path / "run").iterdir()}
+    assert len(modes) == 1
+    (tmp_path / "plain").touch()
+    assert modes == {(tmp_path / "plain").stat().st_mode}
+
+
 def test_posterior_samples_can_be_drawn_again(events, tmp_path):
     """More samples, or others, from a saved surrogate; the same seed gives the same prediction."""
     surrogate = fit(events, "bayesian", config={**SMALL, "posterior": {"samples": 4}}, epochs=2, seed=1)

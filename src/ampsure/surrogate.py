@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ampsure._version import versions
@@ -237,11 +237,11 @@ class Surrogate:
         temporary = folder.with_name(f".{token_hex(4)}-{folder.name}")
         try:
             temporary.mkdir(parents=True)
-            save_file(tensors, temporary / "weights.safetensors")
+            (temporary / "weights.safetensors").write_bytes(save(tensors))  # `save_file` lets nobody else read it
             (temporary / "surrogate.json").write_text(json.dumps(description, indent=1))
             if folder.is_dir():
-                for file in temporary.iterdir():
-                    os.replace(file, folder / file.name)
+                for name in ("weights.safetensors", "surrogate.json"):  # without the last one there is no surrogate
+                    os.replace(temporary / name, folder / name)
             else:
                 os.replace(temporary, folder)
         except (OSError, SafetensorError, TypeError) as error:
