@@ -22,11 +22,26 @@ CLAIMS = [
     *("D1", "L1", "L2", "L3", *(f"R{k}" for k in range(1, 12)), *(f"E{k}" for k in range(1, 5))),
     *(*(f"B{k}" for k in range(1, 6)), *(f"P{k}" for k in range(1, 5)), *(f"G{k}" for k in range(1, 6)), "A1"),
 ]
-NAMES = (
-    "true-amplitudes likelihoods repulsion bias-table bias-members bias-binned ensemble-size ensemble-sigma "
-    "mixture-weights evidential evidential-mixture box-smearing peaked-smearing peaked-pulls gap-accuracy gap-spectrum "
-    "gap-uncertainty error-propagation"
-).split()
+NAMES = [
+    "true-amplitudes",
+    "likelihoods",
+    "repulsion",
+    "bias-table",
+    "bias-members",
+    "bias-binned",
+    "ensemble-size",
+    "ensemble-sigma",
+    "mixture-weights",
+    "evidential",
+    "evidential-mixture",
+    "box-smearing",
+    "peaked-smearing",
+    "peaked-pulls",
+    "gap-accuracy",
+    "gap-spectrum",
+    "gap-uncertainty",
+    "error-propagation",
+]
 SMOKE = PRESETS["smoke"]
 
 
