@@ -48,6 +48,7 @@ Floats = NDArray[np.float64]
 
 _MARKS: list[tuple[str, str, Kind]] = [
     ("no uncertainty", "no uncertainty", "none"),
+    ("Too few to tell", "too few events", "none"),
     ("Overconfident overall", "overconfident", "bad"),
     ("Underconfident overall", "underconfident", "warn"),
     ("tails are heavier", "calibrated core, heavy tails", "warn"),
