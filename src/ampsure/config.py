@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from ampsure.errors import AmpsureError
 from ampsure.likelihoods import get_likelihood
@@ -199,6 +200,10 @@ def _check(config: Config) -> None:
     """What no single setting can tell."""
     from ampsure.training.schedules import get_schedule  # the engine imports this module
 
+    try:
+        config.model_dump_json()
+    except PydanticSerializationError as error:
+        raise AmpsureError("A setting, perhaps the name of a file, is not valid UTF-8: rename it.") from error
     get_likelihood(config.likelihood.name, **config.likelihood.options)
     get_features(config.features.inputs)
     get_schedule(config.training.schedule)
