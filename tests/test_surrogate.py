@@ -279,6 +279,33 @@ def test_command_line_from_a_foreign_file_to_predictions(run, tmp_path):
     assert not (tmp_path / "runs/b").exists()
 
 
+def test_training_takes_the_options_its_errors_name(run, tmp_path):
+    """Amplitudes that change sign and events that are wrong are refused, with options that exist."""
+    momenta = two_to_two(400, (0, 0, 0, 0))
+    amplitude = momenta[:, 2, 3].copy()
+    amplitude[0] = -1.0
+    momenta[3, 2, 1] += 100.0  # not balanced
+    np.savez(tmp_path / "signed.npz", momenta=momenta, amplitude=amplitude)
+    arguments = ("train", "--data", "signed.npz", "--set", "training.epochs=1", "--set", "network.hidden=[8]")
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert "--invalid drop" in err
+    assert "--signed" in err
+    code, _, err = run(*arguments, "--signed", "--invalid", "drop", "-o", "run")
+    assert (code, err) == (0, "")
+    config = load_surrogate("run").config
+    assert config.features.target == "asinh"
+    assert config.data.signed
+    assert config.data.invalid == "drop"
+
+
+def test_names_that_are_not_utf8_are_refused_before_training(run, tmp_path):
+    code, _, err = run("train", "--data", "events\udcff.h5", "-o", "run")
+    assert code == 2
+    assert "UTF-8" in err
+    assert not (tmp_path / "run").exists()
+
+
 def test_validation_events_have_to_be_finite_too(events):
     """Statistics come from the training events, but no part may hide what cannot be learned from."""
     spoiled = events[:200]

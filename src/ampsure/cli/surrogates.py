@@ -26,7 +26,7 @@ from ampsure.io import replacing
 from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
 
-from .common import app, bar_display, console, events_to_test, parse_settings
+from .common import Invalid, app, bar_display, console, events_to_test, parse_settings
 
 __all__: list[str] = []
 
@@ -48,13 +48,19 @@ def train(
     data: Annotated[Path | None, typer.Option(help="Events to learn from.")] = None,
     method: MethodOption = None,
     recipe: RecipeOption = None,
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Learn amplitudes that change sign: data.signed, features.target=asinh.")
+    ] = False,
+    invalid: Annotated[Invalid | None, typer.Option(help="What to do with events that cannot be right.")] = None,
     settings: SetOption = None,
 ) -> None:
     """Train a surrogate. Ctrl-C saves the state, and the same command goes on from there.
 
     Example: `ampsure train --data events.h5 --method repulsive -o runs/a`
     """
-    config = _config(file, method, recipe, settings, data)
+    options = [f"data.invalid={invalid.value}"] if invalid is not None else []
+    options += ["data.signed=true", "features.target=asinh"] if signed else []
+    config = _config(file, method, recipe, [*options, *(settings or [])], data)
     if config.data.path is None:
         raise AmpsureError("There are no events to learn from: give --data FILE or data.path in the configuration.")
     if (output / "surrogate.json").exists():
