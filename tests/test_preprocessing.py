@@ -57,8 +57,8 @@ def test_folded_invariants_do_not_see_exchanges(flat_events, beams, photons):
 
 def test_nothing_is_folded_that_is_not_identical():
     momenta = torch.from_numpy(two_to_two(50))
-    for ids in ((21, -21, 6, -6), (0, 0, 0, 0)):
-        process = Process("other", ids, (0, 0, 173.0, 173.0))
+    for ids, symmetric in (((21, -21, 6, -6), True), ((0, 0, 0, 0), True), ((21, 21, 6, 6), False)):
+        process = Process("other", ids, (0, 0, 173.0, 173.0), symmetric=symmetric)
         torch.testing.assert_close(folded_invariants(momenta, process), invariants(momenta, process), rtol=0, atol=0)
 
 

@@ -56,14 +56,17 @@ def invariants(momenta: Tensor, process: Process) -> Tensor:
 def folded_invariants(momenta: Tensor, process: Process) -> Tensor:
     """Log invariants of legs in an order of their own: (N, n, 4) -> (N, n (n-1)/2).
 
-    Identical particles are sorted, outgoing ones by their energy in the rest frame of the collision, two identical
-    incoming ones such that the first outgoing leg is nearer to the second. So events that differ by an exchange are one
-    to the network, which has a fraction of the space to learn, as full of events as it would be with all exchanges.
+    If the process is `symmetric`, identical particles are sorted, outgoing ones by their energy in the rest frame of
+    the collision, two identical incoming ones such that the first outgoing leg is nearer to the second. So events that
+    differ by an exchange are one to the network, which has a fraction of the space to learn, as full of events as it
+    would be with all exchanges. For all other processes these are the plain invariants.
     """
     return invariants(_folded(momenta, process), process)
 
 
 def _folded(momenta: Tensor, process: Process) -> Tensor:
+    if not process.symmetric:
+        return momenta
     signs = momenta.new_tensor([1.0, -1.0, -1.0, -1.0])
     total = momenta[:, : process.n_incoming].sum(1) * signs
     order = torch.arange(momenta.shape[1], device=momenta.device).repeat(len(momenta), 1)

@@ -166,7 +166,7 @@ class Surrogate:
         out = self.network(x)
         mean, variance_syst, variance_stat = _combine(out, self.likelihood, systematic)
         if self.sigma_network is not None:
-            variance_syst = self.sigma_network(x)[0, :, 0].double().exp()
+            variance_syst = ResidualVariance().variance_syst(self.sigma_network(x))[0].double()
         mean, square = offset + self.scale * mean, self.scale**2
         moments = self.target.moments(mean, square * variance_syst, square * variance_stat, linear=linear)
         return moments, inside, out, offset
@@ -498,6 +498,8 @@ def _fitting(events: Events, config: Config) -> Generator[tuple[str, Training], 
         raise AmpsureError(
             "Some validation events have no finite features or target: check them as the training events."
         )
+    sizes = {"events": len(events), "training": len(train), "validation": len(validation)}
+    del train, validation, raw_train  # many trainings may wait for each other
     systematic, stages = config.posterior.systematic, config.training.stages
     sigma = _sigma_posterior(config, x.shape[1], dtype).to(device) if _has_sigma(config) else None
     companion = None
@@ -545,9 +547,7 @@ def _fitting(events: Events, config: Config) -> Generator[tuple[str, Training], 
     surrogate.provenance = {
         "data": {
             "checksum": checksum(events),
-            "events": len(events),
-            "training": len(train),
-            "validation": len(validation),
+            **sizes,
         },
         "events": events.provenance,
         "versions": versions(),

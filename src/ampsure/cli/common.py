@@ -55,6 +55,9 @@ InvalidOption = Annotated[Invalid, typer.Option(help="What to do with events tha
 SignedOption = Annotated[bool, typer.Option("--signed", help="Allow amplitudes that are zero or negative.")]
 
 
+DeviceOption = Annotated[str, typer.Option(help="'cpu', 'cuda' or 'auto'.")]
+
+
 def process_of(name: str | None) -> Process | None:
     return None if name is None else get_process(name)
 
@@ -146,7 +149,7 @@ def events_to_test(surrogate: Surrogate, data: Path | None) -> tuple[Events, str
         )
     if not np.allclose(events.process.masses, surrogate.process.masses, rtol=1e-3, atol=1e-3):
         raise AmpsureError(f"{path} has legs of other masses than the surrogate: {events.process.masses}.")
-    if checksum(events) == surrogate.provenance["data"]["checksum"]:  # never test on what was learned
+    if checksum(events) == surrogate.provenance.get("data", {}).get("checksum"):  # never test on what was learned
         events, source = events.split(surrogate.config.training.seed, d.fractions)[2], f"the test part of {path}"
     if not len(events):
         raise AmpsureError(f"{path} has no test events: give --data FILE.")

@@ -24,7 +24,7 @@ from ampsure.report import (
 from ampsure.surrogate import load_surrogate
 from ampsure.training import TrainingInterrupted
 
-from .common import app, console, events_to_test
+from .common import DeviceOption, app, console, events_to_test
 
 __all__: list[str] = []
 
@@ -38,13 +38,15 @@ def report(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Page to write; by default RUN/report.html.")
     ] = None,
+    device: DeviceOption = "cpu",
 ) -> None:
-    """Write a page about a surrogate: verdict, numbers, figures, origin. Figures also go to RUN/figures.
+    """Write a page about a surrogate: verdict, numbers, figures, origin. Figures also go to RUN/figures, or next to -o.
 
     Example: `ampsure report runs/a --data test.h5`
     """
-    output, figures = output or run / "report.html", run / "figures"
-    (found,) = _examined([run], data, output, figures)
+    figures = run / "figures" if output is None else output.parent / f"{output.stem}-figures"
+    output = output or run / "report.html"
+    (found,) = _examined([run], data, output, figures, device)
     drawings = surrogate_drawings(found)
     _write(surrogate_report(found, drawings), drawings, output, figures)
     _say(found)
@@ -57,6 +59,7 @@ def compare(
         Path | None, typer.Option(help="Events to test all of them on; by default each one's own test part.")
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Page to write.")] = Path("compare.html"),
+    device: DeviceOption = "cpu",
 ) -> None:
     """Write a page about several surrogates side by side. Figures also go to a folder next to it.
 
@@ -65,18 +68,18 @@ def compare(
     if len(runs) < 2:
         raise AmpsureError("There is nothing to compare: give at least two runs.")
     figures = output.with_name(f"{output.stem}-figures")
-    found = _examined(runs, data, output, figures)
+    found = _examined(runs, data, output, figures, device)
     drawings = comparison_drawings(found)
     _write(comparison_report(found, drawings), drawings, output, figures)
     for examination in found:
         _say(examination)
 
 
-def _examined(runs: list[Path], data: Path | None, output: Path, figures: Path) -> list[Examination]:
+def _examined(runs: list[Path], data: Path | None, output: Path, figures: Path, device: str) -> list[Examination]:
     """Every run on its test events; what cannot work is said before the work."""
     if output.suffix not in (".html", ".htm"):
         raise AmpsureError(f"A page is written as .html, not {output.name!r}.")
-    surrogates = [load_surrogate(run) for run in runs]
+    surrogates = [load_surrogate(run, device) for run in runs]
     check_writable(output)
     check_writable(figures / "figure.png" if figures.exists() else figures)
     tests = [events_to_test(surrogate, data) for surrogate in surrogates]

@@ -26,7 +26,7 @@ from ampsure.io import replacing
 from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
 
-from .common import Invalid, app, bar_display, console, events_to_test, parse_settings
+from .common import DeviceOption, Invalid, app, bar_display, console, events_to_test, parse_settings
 
 __all__: list[str] = []
 
@@ -76,7 +76,8 @@ def train(
         console.print(escape(str(stopped)))
         raise typer.Exit(130) from None
     surrogate.save(output)
-    (output / "config.toml").write_text(to_toml(config))
+    with replacing(output / "config.toml") as temporary:
+        temporary.write_text(to_toml(config))
     shutil.rmtree(checkpoint, ignore_errors=True)
     console.print(f"Trained in {time.monotonic() - started:.0f} s; the surrogate is in {escape(str(output))}.")
 
@@ -87,12 +88,13 @@ def evaluate(
     data: Annotated[
         Path | None, typer.Option(help="Events to test on; by default the test part of the training file.")
     ] = None,
+    device: DeviceOption = "cpu",
 ) -> None:
     """Compare a surrogate with the truth: accuracy, pulls, coverage.
 
     Example: `ampsure evaluate runs/a --data test.h5`
     """
-    surrogate = load_surrogate(run)
+    surrogate = load_surrogate(run, device)
     events, _ = events_to_test(surrogate, data)
     table = Table(title=f"{escape(str(run))}: {len(events):,} test events", show_header=False)
     judgement = judge(surrogate.predict(events.momenta), events)
@@ -110,6 +112,7 @@ def predict(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write (.npz).")],
     samples: Annotated[int | None, typer.Option(help="Networks to draw from a variational posterior.")] = None,
     sample_seed: Annotated[int, typer.Option(help="Seed of that draw.")] = 0,
+    device: DeviceOption = "cpu",
 ) -> None:
     """Predict amplitudes and their uncertainties.
 
@@ -117,7 +120,7 @@ def predict(
     """
     if output.suffix != ".npz":
         raise AmpsureError(f"Predictions are written as .npz, not {output.name!r}.")
-    surrogate = load_surrogate(run)
+    surrogate = load_surrogate(run, device)
     if samples is not None:
         surrogate = surrogate.resampled(samples, sample_seed)
     prediction = surrogate.predict(_momenta(momenta, surrogate))

@@ -27,6 +27,8 @@ class Process:
         n_incoming: number of incoming legs.
         exact: squared amplitude of momenta (N, n, 4) -> (N,), called with the options of `amplitude`.
         unit: of the squared amplitude.
+        symmetric: the amplitude does not change when identical particles are exchanged, two incoming ones among
+            themselves or outgoing ones. True of sums over helicities and colours, not of single ones.
 
     >>> top = Process("gg_tt", pdg_ids=(21, 21, 6, -6), masses=(0, 0, 173.0, 173.0))
     >>> top.n_legs, top.label
@@ -39,6 +41,7 @@ class Process:
     n_incoming: int = 2
     exact: Callable[..., Array] | None = field(default=None, compare=False, repr=False)
     unit: str = ""
+    symmetric: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pdg_ids", tuple(int(i) for i in self.pdg_ids))
@@ -99,6 +102,7 @@ class Process:
             "masses": list(self.masses),
             "n_incoming": self.n_incoming,
             "unit": self.unit,
+            "symmetric": self.symmetric,
         }
 
     @staticmethod
@@ -110,6 +114,7 @@ class Process:
             masses=tuple(description["masses"]),
             n_incoming=int(description["n_incoming"]),
             unit=str(description.get("unit", "")),
+            symmetric=bool(description.get("symmetric", False)),
         )
         known = _REGISTRY.get(process.name)
         return known if known == process else process

@@ -89,7 +89,7 @@ def deviation_sizes(series: Mapping[str, Floats], bins: int = 80) -> Figure:
 
 
 def deviations(series: Mapping[str, Floats], bins: int = 80) -> Figure:
-    """Distributions of Delta (N,) with their signs; the outermost 0.5 % on each side are not shown."""
+    """Distributions of Delta (N,) with their signs; the largest 1 % are not shown."""
     figure, ((axes,),) = panels()
     limit = max(float(np.quantile(np.abs(values[np.isfinite(values)]), 0.99)) for values in series.values()) or 1e-12
     edges = np.linspace(-limit, limit, bins + 1)

@@ -36,7 +36,7 @@ def capacity(results: Results) -> list[Check]:
     small, large = (results.values("largest", network=n) for n in ("1x32", "3x128"))
     overall = results.values("accuracy.bias", network="1x32")
     reduction = np.log10(np.abs(small[:, None] / large[None, :]))  # every pair of runs
-    error = estimate(reduction.mean(1)).error
+    error = float(np.hypot(estimate(reduction.mean(1)).error, estimate(reduction.mean(0)).error))
     return [
         Check("<Δ> of the largest 0.1 % of amplitudes, 1x32", estimate(small), 0.0),
         Check("the same over |<Δ>| of all", estimate(small / np.abs(overall)), 3.0),

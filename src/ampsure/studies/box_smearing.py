@@ -116,16 +116,12 @@ def narrow(results: Results, method: str) -> list[float]:
     return [w for w in results.labels("width", method=method, epsilon=EPSILONS[0]) if w < WIDTH]
 
 
-def levels(results: Results, method: str, low: float = 0.9, high: float = 1.1) -> list[Check]:
-    return [
-        Check(f"σ_syst/A in the box / ε, {method}, ε = {e:g}", level(results, method, e), low, high)
-        for e in smeared(results)
-    ]
-
-
 def ensemble_follows(results: Results) -> list[Check]:
     clean = results.estimate("outside", method=ENSEMBLE, epsilon=0.0)
-    return levels(results, ENSEMBLE) + [
+    levels = [
+        Check(f"σ_syst/A in the box / ε, ε = {e:g}", level(results, ENSEMBLE, e), 0.9, 1.1) for e in smeared(results)
+    ]
+    return levels + [
         Check(
             f"σ_syst/A outside / without smearing, ε = {e:g}",
             ratio(results.estimate("outside", method=ENSEMBLE, epsilon=e, width=WIDTH), clean),
@@ -157,6 +153,7 @@ def ensemble_windows(results: Results) -> list[Check]:
 
 def evidential_boxes(results: Results) -> list[Check]:
     *large, smallest = smeared(results)
+    narrowest: dict[str, Any] = {"method": EVIDENTIAL, "epsilon": EPSILONS[0], "width": narrow(results, EVIDENTIAL)[-1]}
     edge = estimate(results.values("edge", method=EVIDENTIAL, epsilon=smallest, width=WIDTH) / smallest)
     off = {
         m: estimate(np.abs(np.log(results.values("inside", method=m, epsilon=large[0], width=WIDTH) / large[0])))
@@ -170,8 +167,13 @@ def evidential_boxes(results: Results) -> list[Check]:
             for e in smeared(results)
         ),
         Check(
+            "σ_syst/A in the narrowest box / outside",
+            ratio(*(results.estimate(where, **narrowest) for where in ("inside", "outside"))),
+            2,
+        ),
+        Check(
             "σ_syst/A in the narrowest box / ε",
-            level(results, EVIDENTIAL, EPSILONS[0], narrow(results, EVIDENTIAL)[-1]),
+            level(results, EVIDENTIAL, EPSILONS[0], narrowest["width"]),
             -np.inf,
             0.9,
         ),
@@ -194,8 +196,17 @@ def bayesian_boxes(results: Results) -> list[Check]:
         )
         for m in (BAYESIAN, ENSEMBLE)
     }
+    boxes = [(e, WIDTH) for e in smeared(results)] + [(EPSILONS[0], w) for w in narrow(results, BAYESIAN)]
     return [
-        *levels(results, BAYESIAN),
+        *(
+            Check(
+                f"σ_syst/A in the box, BNN / ensemble, ε = {e:g}, w = {w:g} GeV",
+                ratio(level(results, BAYESIAN, e, w), level(results, ENSEMBLE, e, w)),
+                0.9,
+                1.1,
+            )
+            for e, w in boxes
+        ),
         Check("KS distance in the box, BNN / ensemble", ratio(distances[BAYESIAN], distances[ENSEMBLE]), 0, 1),
     ]
 

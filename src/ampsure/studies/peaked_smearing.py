@@ -102,21 +102,21 @@ def peak(results: Results) -> list[Check]:
 
 
 def statistical(results: Results) -> list[Check]:
-    epsilon = max(results.labels("epsilon", method=ENSEMBLE))
-    checks, medians = [], {}
-    for method in METHODS:
-        ratios = []
-        for measured in results.where(method=method, epsilon=epsilon):
-            stat, noise = as_binned(measured["mass"]["statistical"]), as_binned(measured["noise"])
-            filled = stat.count >= 20
-            ratios.append(np.max(stat.value[filled] / noise.value[filled]))
-        medians[method] = results.estimate("all.sigma.statistical.median", method=method, epsilon=epsilon)
-        checks.append(Check(f"largest σ_stat/noise in a bin, {method}, ε = {epsilon:g}", estimate(ratios), 0, 1))
-    return [
-        *checks,
-        Check("median σ_stat/A, BNN / ensemble", ratio(medians[BAYESIAN], medians[ENSEMBLE]), 0, 1),
-        Check("median σ_stat/A, ensemble / evidential", ratio(medians[ENSEMBLE], medians[EVIDENTIAL]), 0, 1),
-    ]
+    checks = []
+    for epsilon in (e for e in results.labels("epsilon", method=ENSEMBLE) if e):
+        medians = {}
+        for method in METHODS:
+            ratios = []
+            for measured in results.where(method=method, epsilon=epsilon):
+                stat, noise = as_binned(measured["mass"]["statistical"]), as_binned(measured["noise"])
+                filled = stat.count >= min(20, stat.count.max())
+                ratios.append(np.max(stat.value[filled] / noise.value[filled]))
+            medians[method] = results.estimate("all.sigma.statistical.median", method=method, epsilon=epsilon)
+            checks.append(Check(f"largest σ_stat/noise in a bin, {method}, ε = {epsilon:g}", estimate(ratios), high=1))
+        for first, second in ((BAYESIAN, ENSEMBLE), (ENSEMBLE, EVIDENTIAL)):
+            found = ratio(medians[first], medians[second])
+            checks.append(Check(f"median σ_stat/A, {first} / {second}, ε = {epsilon:g}", found, high=1))
+    return checks
 
 
 def patience(results: Results) -> list[Check]:

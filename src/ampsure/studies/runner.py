@@ -108,16 +108,17 @@ def _train(
     if there:
         yield there
     keys = [key for key in missing if key not in there]
-    jobs = [(_seen(events, missing[key]), _on(missing[key].config, device)) for key in keys]
-    groups = list(fleets(jobs))
+    configs = [_on(missing[key].config, device) for key in keys]
+    groups = list(fleets([(events, config) for config in configs]))
     for number, group in enumerate(groups, start=1):
-        members = sum(jobs[job][1].posterior.members for job in group)
+        members = sum(configs[job].posterior.members for job in group)
         count = f"{len(group)} trainings, {members} networks at once"
         tell(f"fleet {number} of {len(groups)}: {count}; first: {_words(missing[keys[group[0]]])}")
         checkpoint = folder / f"fleet-{sha256(''.join(keys[job] for job in group).encode()).hexdigest()[:20]}"
         leader = None if report is None else _leader(report)
         started = time.monotonic()
-        trained = fit_many([jobs[job] for job in group], checkpoint=checkpoint, report=leader)
+        jobs = [(_seen(events, missing[keys[job]]), configs[job]) for job in group]
+        trained = fit_many(jobs, checkpoint=checkpoint, report=leader)
         seconds = (time.monotonic() - started) / len(group)
         for job, surrogate in zip(group, trained, strict=True):
             surrogate.provenance["seconds"] = round(seconds, 2)

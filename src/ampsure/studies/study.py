@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf, isfinite, sqrt
+from math import hypot, inf, isfinite, nan, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -54,14 +54,14 @@ class Estimate:
 def estimate(values: ArrayLike) -> Estimate:
     """Mean of independent runs (R,), its error widened by Student's t, so that it is a standard error for few runs too.
 
-    >>> estimate([1.0, 1.2, 1.1]).value
-    1.1
+    >>> estimate([1.0, 1.5, 2.0]).value
+    1.5
     """
     values = np.asarray(values, dtype=np.float64)
     n = len(values)
     if n == 0:
         raise AmpsureError("A study has no results for one of its claims: run it again.")
-    mean = round(float(values.mean()), 15)
+    mean = float(values.mean())
     if n == 1:
         return Estimate(mean, inf)
     widening = float(stats.t.ppf(0.841345, n - 1))
@@ -69,9 +69,11 @@ def estimate(values: ArrayLike) -> Estimate:
 
 
 def ratio(above: Estimate, below: Estimate) -> Estimate:
-    """Their ratio, with the error of independent numbers."""
+    """Their ratio, with the error of independent numbers; nan if there is nothing to divide by."""
+    if not below.value:
+        return Estimate(nan, inf)
     value = above.value / below.value
-    return Estimate(value, abs(value) * sqrt((above.error / above.value) ** 2 + (below.error / below.value) ** 2))
+    return Estimate(value, hypot(above.error, value * below.error) / abs(below.value))
 
 
 @dataclass(frozen=True)

@@ -109,5 +109,5 @@ def _check(momenta: Tensor, start: int, total: int) -> None:
 
 
 PROCESS = register_process(
-    Process(name="gg_yyg", pdg_ids=(21, 21, 22, 22, 21), masses=(0.0,) * 5, exact=amplitude, unit="GeV^-2")
+    Process("gg_yyg", (21, 21, 22, 22, 21), masses=(0.0,) * 5, exact=amplitude, unit="GeV^-2", symmetric=True)
 )
