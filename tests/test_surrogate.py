@@ -12,7 +12,7 @@ import ampsure
 from ampsure import AmpsureError, Events, InvalidEventsError, fit, load_surrogate, register_features
 from ampsure.config import METHODS, resolve
 from ampsure.evaluation import pull_tot, summarise_pull
-from ampsure.surrogate import _combine
+from ampsure.surrogate import combine
 from tests.test_events import two_to_two
 
 SMALL = {"network": {"hidden": (32, 32)}}
@@ -204,7 +204,7 @@ def test_inverse_variance_follows_its_formula(trained, events):
         ampsure.preprocessing.folded_invariants(torch.from_numpy(events.momenta[:20]), events.process)
     ).float())  # fmt: skip
     mean, log_variance = out.double().unbind(-1)
-    found = _combine(out, trained.likelihood, "inverse-variance")
+    found = combine(out, trained.likelihood, "inverse-variance")
     variance = 1 / torch.exp(-log_variance).sum(0)
     torch.testing.assert_close(found[1], variance, rtol=1e-6, atol=0)
     torch.testing.assert_close(found[0], variance * (mean * torch.exp(-log_variance)).sum(0), rtol=1e-6, atol=1e-9)

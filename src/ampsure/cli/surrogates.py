@@ -22,8 +22,9 @@ import ampsure
 from ampsure.config import METHODS, RECIPES, Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.evaluation import Judgement, judge
+from ampsure.fitting import Report, fit
 from ampsure.io import replacing
-from ampsure.surrogate import Report, Surrogate, fit, load_surrogate
+from ampsure.surrogate import Surrogate, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
 
 from .common import DeviceOption, Invalid, app, bar_display, console, events_to_test, parse_settings

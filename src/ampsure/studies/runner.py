@@ -19,9 +19,10 @@ from ampsure.disturbances import disturb
 from ampsure.errors import AmpsureError
 from ampsure.evaluation import as_json
 from ampsure.events import Events
+from ampsure.fitting import Report, fit_many, fleets
 from ampsure.io import checksum, replacing
 from ampsure.report.style import save_figure
-from ampsure.surrogate import Report, fit_many, fleets, load_surrogate
+from ampsure.surrogate import load_surrogate
 from ampsure.training import Progress
 
 from .presets import Preset

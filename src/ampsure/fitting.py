@@ -1,0 +1,266 @@
+"""`fit` makes a surrogate from events, `fit_many` many at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampsure._version import versions
+from ampsure.config import Config, resolve
+from ampsure.errors import AmpsureError
+from ampsure.events import Events
+from ampsure.generation.settings import Cuts
+from ampsure.io import checksum
+from ampsure.likelihoods import Likelihood, get_likelihood
+from ampsure.likelihoods.mse import MSE
+from ampsure.networks import StackedMLP
+from ampsure.posteriors import Ensemble, Point, Posterior, Variational
+from ampsure.preprocessing import Standardization, get_features, get_target
+from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
+from ampsure.training import Engine, Progress, Training, TrainingData
+from ampsure.training.sigma import ResidualVariance, SigmaCompanion
+
+__all__ = ["Report", "fit", "fit_many", "fleets"]
+
+Report = Callable[[str, Progress], None]
+"""Told of progress: which stage, and how far it is."""
+
+
+def fit(
+    events: Events,
+    method: str | None = None,
+    *,
+    config: Config | Mapping[str, Any] | None = None,
+    recipe: str = "accurate",
+    checkpoint: str | os.PathLike[str] | None = None,
+    report: Report | None = None,
+    **training: Any,
+) -> Surrogate:
+    """Train a surrogate on events.
+
+    Args:
+        method: one of `ampsure.config.METHODS`; by default "repulsive".
+        config: a full `Config`, or sections to change, e.g. `{"posterior": {"members": 8}}`.
+        recipe: "accurate" or "paper".
+        checkpoint: folder for the state of the training; the same call resumes from it.
+        report: called with (stage, Progress) after every epoch.
+        training: single settings of the training, e.g. `epochs=50, seed=1`.
+    """
+    if not isinstance(config, Config):
+        config = resolve(method or "repulsive", recipe, config, **training)
+    elif method is not None or training:
+        raise AmpsureError("A full Config decides everything: give no method and no single settings besides it.")
+    return fit_many([(events, config)], checkpoint=checkpoint, report=report and (lambda _, *told: report(*told)))[0]
+
+
+def fit_many(
+    jobs: Sequence[tuple[Events, Config]],
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    report: Callable[[int, str, Progress], None] | None = None,
+) -> list[Surrogate]:
+    """Train surrogates, those at once which do the same on other events, with another seed or another repulsion.
+
+    Each one is what `fit` would give, to rounding, but many small trainings fill a GPU that one leaves idle.
+
+    Args:
+        checkpoint: folder for the state of the trainings; the same call resumes from it.
+        report: called with (number of the job, stage, Progress) after every epoch.
+    """
+    folder = None if checkpoint is None else Path(checkpoint)
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AmpsureError(f"The folder {folder} cannot be made: choose another one.") from error
+    surrogates: dict[int, Surrogate] = {}
+    for fleet in fleets(jobs):
+        fittings = {job: _fitting(*jobs[job]) for job in fleet}
+        stages = {job: next(fitting) for job, fitting in fittings.items()}
+        while stages:
+            alike: dict[Any, dict[int, Training]] = {}
+            for job, (stage, training) in stages.items():
+                told = None if report is None else partial(report, job, stage)
+                alike.setdefault((stage, training.kind()), {})[job] = replace(training, report=told)
+            stages = {}
+            for (stage, _), trainings in alike.items():
+                name = stage if len(jobs) == 1 else f"{stage}-{min(trainings)}"
+                engine = Engine(
+                    *trainings.values(),
+                    checkpoint=None if folder is None else folder / f"{name}.safetensors",
+                    fingerprint=_fingerprint([jobs[job] for job in trainings]),
+                )
+                engine.run()
+                for job, history in zip(trainings, engine.histories, strict=True):
+                    try:
+                        stages[job] = fittings[job].send(history)
+                    except StopIteration as end:
+                        surrogates[job] = end.value
+    return [surrogates[job] for job in range(len(jobs))]
+
+
+def fleets(jobs: Sequence[tuple[Events, Config]]) -> Iterator[list[int]]:
+    """Numbers of jobs with the same settings, but for those a fleet may mix, as many as memory allows."""
+    alike: dict[str, list[int]] = {}
+    mixed: dict[str, Any] = {"data": True, "posterior": {"beta", "prior_width", "sample_seed"}, "training": {"seed"}}
+    for job, (_, config) in enumerate(jobs):
+        alike.setdefault(config.model_dump_json(exclude=mixed), []).append(job)
+    for same in alike.values():
+        device, config = find_device(jobs[same[0]][1].training.device), jobs[same[0]][1]
+        room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**31
+        events, rows = max(len(jobs[job][0]) for job in same), config.posterior.members * config.training.batch_size
+        values = 100 * events + 10 * rows * sum(config.network.hidden)  # features; activations, weights, moments
+        most = max(room // (values * (8 if config.network.precision == "float64" else 4)), 1)
+        yield from (same[start : start + most] for start in range(0, len(same), most))
+
+
+def _fingerprint(jobs: Sequence[tuple[Events, Config]]) -> str:
+    return sha256("".join(checksum(events) + config.model_dump_json() for events, config in jobs).encode()).hexdigest()
+
+
+def _fitting(events: Events, config: Config) -> Generator[tuple[str, Training], list[dict[str, float]], Surrogate]:
+    """Prepares the events, asks for trainings by name and is sent their histories, and makes a surrogate of it all."""
+    if len(events) < 20:
+        raise AmpsureError(f"{len(events)} events are too few to learn from: give at least 20.")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    device, dtype = find_device(config.training.device), dtype_of(config)
+    train, validation, _ = events.split(config.training.seed, config.data.fractions)
+    if not len(train) or not len(validation):
+        raise AmpsureError("No events are left for training or validation: check the gap and the fractions.")
+    features, process = get_features(config.features.inputs), events.process
+
+    def raw(part: Events) -> Tensor:
+        return torch.cat([features(m, process) for m in torch.from_numpy(part.momenta).split(100_000)])
+
+    raw_train = raw(train)
+    standardization = Standardization.fit(raw_train)
+    target = get_target(config.features.target).fit(torch.from_numpy(train.amplitude))
+    x, y, x_validation, y_validation = (
+        tensor.to(device)
+        for part, values in ((train, raw_train), (validation, raw(validation)))
+        for tensor in (standardization(values), target.transform(torch.from_numpy(part.amplitude)))
+    )
+    if not (torch.isfinite(x_validation).all() and torch.isfinite(y_validation).all()):
+        raise AmpsureError(
+            "Some validation events have no finite features or target: check them as the training events."
+        )
+    sizes = {"events": len(events), "training": len(train), "validation": len(validation)}
+    del train, validation, raw_train  # many trainings may wait for each other
+    systematic, stages = config.posterior.systematic, config.training.stages
+    sigma = _sigma_posterior(config, x.shape[1], dtype).to(device) if _has_sigma(config) else None
+    companion = None
+    history: dict[str, list[dict[str, float]]] = {}
+    earlier: tuple[Stage, ...] = ()
+    for stage in range(stages):
+        likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
+        posterior = _posterior(config, x.shape[1], likelihood, dtype, stage).to(device)
+        if systematic == "global-joint" and sigma is not None and stage + 1 == stages:
+            companion = SigmaCompanion(sigma.network, config.posterior.lambda_sigma or config.posterior.members)
+        left, left_validation = (_left(earlier, *part, systematic) for part in ((x, y), (x_validation, y_validation)))
+        scale = float(left.square().mean().sqrt()) if stage else 1.0
+        data = TrainingData(*(t.to(dtype) for t in (x, left / scale, x_validation, left_validation / scale)))
+        name = "members" if stages == 1 else f"stage-{stage + 1}"
+        history[name] = yield name, Training(posterior, likelihood, data, config.training, companion)
+        network = posterior.requires_grad_(False).members().requires_grad_(False)
+        if stage + 1 < stages:
+            earlier += (Stage(network.double(), likelihood, scale),)
+    surrogate = Surrogate(
+        config=config,
+        process=process,
+        standardization=standardization.to(device),
+        target=target,
+        likelihood=likelihood,
+        network=network,
+        scale=scale,
+        earlier=earlier,
+        posterior=posterior if isinstance(posterior, Variational) else None,
+        cuts=_cuts(events),
+        history=history,
+    )
+    if isinstance(likelihood, MSE):
+        likelihood.variance = float(_residuals(surrogate, data.x_validation, data.y_validation).square().mean())
+    if sigma is not None and companion is None:
+        residuals = [
+            _residuals(surrogate, x, y)
+            for x, y in ((data.x_train, data.y_train), (data.x_validation, data.y_validation))
+        ]
+        with torch.no_grad():
+            sigma.network.biases[-1] += residuals[0].square().mean().log()
+        on = TrainingData(data.x_train, residuals[0], data.x_validation, residuals[1])
+        history["sigma"] = yield "sigma", Training(sigma, ResidualVariance(), on, config.training)
+    if sigma is not None:
+        surrogate.sigma_network = sigma.network.requires_grad_(False)
+    surrogate.provenance = {
+        "data": {
+            "checksum": checksum(events),
+            **sizes,
+        },
+        "events": events.provenance,
+        "versions": versions(),
+        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "precision": config.network.precision,
+    }
+    return surrogate
+
+
+def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: torch.dtype, stage: int = 0) -> Posterior:
+    p, seed = config.posterior, config.training.seed + stage
+    network = _stack(config, n_inputs, likelihood.n_outputs, dtype, p.members if p.name == "ensemble" else 1, seed)
+    with torch.no_grad():
+        network.biases[-1] += torch.tensor(likelihood.initial_bias(), dtype=dtype)
+    if p.name == "ensemble":
+        return Ensemble(network, beta=p.beta if p.members > 1 else 0.0, prior_width=p.prior_width)
+    return variational(config, network) if p.name == "variational" else Point(network)
+
+
+def _has_sigma(config: Config) -> bool:
+    return config.posterior.systematic in ("global", "global-joint")
+
+
+def _sigma_posterior(config: Config, n_inputs: int, dtype: torch.dtype) -> Point:
+    return Point(_stack(config, n_inputs, 1, dtype, 1, config.training.seed + 1))
+
+
+def _stack(config: Config, n_inputs: int, n_outputs: int, dtype: torch.dtype, members: int, seed: int) -> StackedMLP:
+    network = config.network
+    return StackedMLP(
+        n_inputs,
+        n_outputs,
+        hidden=network.hidden,
+        activation=network.activation,
+        residual=network.residual,
+        members=members,
+        seed=seed,
+        dtype=dtype,
+    )
+
+
+@torch.no_grad()
+def _left(stages: Sequence[Stage], x: Tensor, y: Tensor, systematic: str) -> Tensor:
+    """What the stages leave of the target, in float64: (N, F), (N,) -> (N,)."""
+    return y - torch.cat([sum_of_stages(stages, chunk, systematic) for chunk in x.split(8192)])
+
+
+@torch.no_grad()
+def _residuals(surrogate: Surrogate, x: Tensor, y: Tensor) -> Tensor:
+    """y - mean of the last stage's members, (N,)."""
+    systematic = surrogate.config.posterior.systematic
+    means = [combine(surrogate.network(chunk), surrogate.likelihood, systematic)[0] for chunk in x.split(8192)]
+    return y - torch.cat(means).to(y.dtype)
+
+
+def _cuts(events: Events) -> Cuts | None:
+    settings = events.provenance.get("settings")
+    try:
+        return Cuts(**settings["cuts"]) if isinstance(settings, dict) else None
+    except (KeyError, TypeError, ValueError):  # provenance is free in form
+        return None
