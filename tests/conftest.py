@@ -7,10 +7,15 @@ import sys
 
 import pytest
 import torch
+from hypothesis import settings
 from rich.console import Console
 
 import ampsure
 from ampsure import cli
+
+settings.register_profile("fixed", derandomize=True)  # the same examples every time
+settings.register_profile("explore")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # workers side by side, each on one core
