@@ -28,7 +28,7 @@ from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, 
 from ampsure.training import Engine, Progress, Training, TrainingData
 from ampsure.training.sigma import ResidualVariance, SigmaCompanion
 
-__all__ = ["Report", "fit", "fit_many", "fleets"]
+__all__ = ["Report", "alike", "fit", "fit_many", "fleets"]
 
 Report = Callable[[str, Progress], None]
 """Told of progress: which stage, and how far it is."""
@@ -109,17 +109,22 @@ def fit_many(
 
 def fleets(jobs: Sequence[tuple[Events, Config]]) -> Iterator[list[int]]:
     """Numbers of jobs with the same settings, but for those a fleet may mix, as many as memory allows."""
-    alike: dict[str, list[int]] = {}
-    mixed: dict[str, Any] = {"data": True, "posterior": {"beta", "prior_width", "sample_seed"}, "training": {"seed"}}
+    groups: dict[str, list[int]] = {}
     for job, (_, config) in enumerate(jobs):
-        alike.setdefault(config.model_dump_json(exclude=mixed), []).append(job)
-    for same in alike.values():
+        groups.setdefault(alike(config), []).append(job)
+    for same in groups.values():
         device, config = find_device(jobs[same[0]][1].training.device), jobs[same[0]][1]
         room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**31
         events, rows = max(len(jobs[job][0]) for job in same), config.posterior.members * config.training.batch_size
         values = 100 * events + 10 * rows * sum(config.network.hidden)  # features; activations, weights, moments
         most = max(room // (values * (8 if config.network.precision == "float64" else 4)), 1)
         yield from (same[start : start + most] for start in range(0, len(same), most))
+
+
+def alike(config: Config) -> str:
+    """The same for configurations that may share a fleet."""
+    mixed: dict[str, Any] = {"data": True, "posterior": {"beta", "prior_width", "sample_seed"}, "training": {"seed"}}
+    return config.model_dump_json(exclude=mixed)
 
 
 def _fingerprint(jobs: Sequence[tuple[Events, Config]]) -> str:

@@ -19,7 +19,7 @@ from ampsure.disturbances import disturb
 from ampsure.errors import AmpsureError
 from ampsure.evaluation import as_json
 from ampsure.events import Events
-from ampsure.fitting import Report, fit_many, fleets
+from ampsure.fitting import Report, alike, fit_many, fleets
 from ampsure.io import checksum, replacing
 from ampsure.report.style import save_figure
 from ampsure.surrogate import load_surrogate
@@ -239,22 +239,26 @@ def load_record(study: Study, path: Path) -> Record | None:
 
 
 def cost(study: Study, preset: Preset, gpu: bool) -> tuple[int, float]:
-    """Number of trainings of a study and a rough guess of their seconds, nothing cached.
+    """Number of trainings of a study and a rough guess of their seconds, nothing cached, alike ones at once.
 
     The rates are those of `python -m benchmarks.training` on two cores and on an H200.
     """
-    cases = study.grid(preset)
-    return len(cases), sum(
-        _seconds(case.config, round(case.config.data.fractions[0] * preset.events), gpu) for case in cases
-    )
+    groups: dict[str, list[Case]] = {}
+    for case in study.grid(preset):
+        groups.setdefault(alike(case.config), []).append(case)
+    return sum(map(len, groups.values())), sum(_seconds(group, preset.events, gpu) for group in groups.values())
 
 
-def _seconds(config: Config, n_train: int, gpu: bool) -> float:
-    widths = (30, *config.network.hidden, 2)
-    weights = sum(a * b for a, b in pairwise(widths))
-    batch = min(config.training.batch_size, max(n_train, 1))
-    steps = config.training.epochs * max(n_train // batch, 1)
-    networks = config.posterior.members + (config.posterior.systematic != "averaged")
-    work = 6 * weights * batch * networks  # floating-point operations of a step
-    fixed, rate = (1.7e-4, 3e13) if gpu else (3e-3, 2.5e10)
-    return steps * (fixed + work / rate)
+def _seconds(cases: list[Case], events: int, gpu: bool) -> float:
+    """Of a fleet: every step has a fixed cost, and one that grows with the work of all networks in it."""
+    fixed, rate = (1.7e-4, 7e13) if gpu else (3e-3, 2.5e10)  # seconds, floating-point operations a second
+    longest, work = 0, 0.0
+    for config in (case.config for case in cases):
+        widths = (30, *config.network.hidden, 2)
+        n_train = max(round(config.data.fractions[0] * events), 1)
+        batch = min(config.training.batch_size, n_train)
+        steps = config.training.stages * config.training.epochs * (n_train // batch)
+        networks = config.posterior.members + (config.posterior.systematic != "averaged")
+        work += 6 * sum(a * b for a, b in pairwise(widths)) * batch * networks * steps
+        longest = max(longest, steps)
+    return longest * fixed + work / rate
