@@ -139,12 +139,19 @@ class Events:
 
     def split(self, seed: int, fractions: tuple[float, float, float] = (0.7, 0.1, 0.2)) -> tuple[Self, Self, Self]:
         """Training, validation and test events, drawn at random; only the test has events that are not trainable."""
+        train, validation, test = self.split_indices(seed, fractions)
+        return self[train], self[validation], self[test]
+
+    def split_indices(
+        self, seed: int, fractions: tuple[float, float, float] = (0.7, 0.1, 0.2)
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The indices of the events in `split`."""
         if len(fractions) != 3 or not (min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-9):
             raise AmpsureError(f"The fractions of a split must be three, positive and add up to one, not {fractions}.")
         order = np.random.default_rng(seed).permutation(len(self))
         cuts = np.rint(np.cumsum(fractions[:2]) * len(self)).astype(int)
         train, validation, test = np.split(order, cuts)
-        return self[train[self.trainable[train]]], self[validation[self.trainable[validation]]], self[test]
+        return train[self.trainable[train]], validation[self.trainable[validation]], test
 
     @staticmethod
     def concatenate(parts: Iterable[Events]) -> Events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,11 @@ def fit_many(
         except OSError as error:
             raise AmpsureError(f"The folder {folder} cannot be made: choose another one.") from error
     surrogates: dict[int, Surrogate] = {}
+    sources: dict[int, _Source] = {}  # jobs may share their events
+    for events, _ in jobs:
+        sources.setdefault(id(events), _Source(events))
     for fleet in fleets(jobs):
-        fittings = {job: _fitting(*jobs[job]) for job in fleet}
+        fittings = {job: _fitting(sources[id(jobs[job][0])], jobs[job][1]) for job in fleet}
         stages = {job: next(fitting) for job, fitting in fittings.items()}
         while stages:
             alike: dict[Any, dict[int, Training]] = {}
@@ -96,7 +99,7 @@ def fit_many(
                 engine = Engine(
                     *trainings.values(),
                     checkpoint=None if folder is None else folder / f"{name}.safetensors",
-                    fingerprint=_fingerprint([jobs[job] for job in trainings]),
+                    fingerprint=_fingerprint([(sources[id(jobs[job][0])], jobs[job][1]) for job in trainings]),
                 )
                 engine.run()
                 for job, history in zip(trainings, engine.histories, strict=True):
@@ -127,39 +130,56 @@ def alike(config: Config) -> str:
     return config.model_dump_json(exclude=mixed)
 
 
-def _fingerprint(jobs: Sequence[tuple[Events, Config]]) -> str:
-    return sha256("".join(checksum(events) + config.model_dump_json() for events, config in jobs).encode()).hexdigest()
+def _fingerprint(jobs: Sequence[tuple[_Source, Config]]) -> str:
+    return sha256("".join(source.checksum + config.model_dump_json() for source, config in jobs).encode()).hexdigest()
 
 
-def _fitting(events: Events, config: Config) -> Generator[tuple[str, Training], list[dict[str, float]], Surrogate]:
+class _Source:
+    """Events, and what trainings on them have in common: worked out once, when first asked for."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self._features: dict[tuple[str, torch.device], Tensor] = {}
+
+    @cached_property
+    def checksum(self) -> str:
+        return checksum(self.events)
+
+    def features(self, name: str, device: torch.device) -> Tensor:
+        """(N, F) of all events, float64, on the device."""
+        if (name, device) not in self._features:
+            function, process = get_features(name), self.events.process
+            chunks = torch.from_numpy(self.events.momenta).split(100_000)
+            self._features[name, device] = torch.cat([function(m.to(device), process) for m in chunks])
+        return self._features[name, device]
+
+
+def _fitting(source: _Source, config: Config) -> Generator[tuple[str, Training], list[dict[str, float]], Surrogate]:
     """Prepares the events, asks for trainings by name and is sent their histories, and makes a surrogate of it all."""
+    events = source.events
     if len(events) < 20:
         raise AmpsureError(f"{len(events)} events are too few to learn from: give at least 20.")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     device, dtype = find_device(config.training.device), dtype_of(config)
-    train, validation, _ = events.split(config.training.seed, config.data.fractions)
+    train, validation, _ = events.split_indices(config.training.seed, config.data.fractions)
     if not len(train) or not len(validation):
         raise AmpsureError("No events are left for training or validation: check the gap and the fractions.")
-    features, process = get_features(config.features.inputs), events.process
-
-    def raw(part: Events) -> Tensor:
-        return torch.cat([features(m, process) for m in torch.from_numpy(part.momenta).split(100_000)])
-
-    raw_train = raw(train)
+    raw = source.features(config.features.inputs, device)
+    raw_train, raw_validation = (raw[torch.from_numpy(part).to(device)] for part in (train, validation))
     standardization = Standardization.fit(raw_train)
-    target = get_target(config.features.target).fit(torch.from_numpy(train.amplitude))
+    target = get_target(config.features.target).fit(torch.from_numpy(events.amplitude[train]))
     x, y, x_validation, y_validation = (
         tensor.to(device)
-        for part, values in ((train, raw_train), (validation, raw(validation)))
-        for tensor in (standardization(values), target.transform(torch.from_numpy(part.amplitude)))
+        for part, values in ((train, raw_train), (validation, raw_validation))
+        for tensor in (standardization(values), target.transform(torch.from_numpy(events.amplitude[part])))
     )
     if not (torch.isfinite(x_validation).all() and torch.isfinite(y_validation).all()):
         raise AmpsureError(
             "Some validation events have no finite features or target: check them as the training events."
         )
     sizes = {"events": len(events), "training": len(train), "validation": len(validation)}
-    del train, validation, raw_train  # many trainings may wait for each other
+    del raw, raw_train, raw_validation  # many trainings may wait for each other
     systematic, stages = config.posterior.systematic, config.training.stages
     sigma = _sigma_posterior(config, x.shape[1], dtype).to(device) if _has_sigma(config) else None
     companion = None
@@ -180,7 +200,7 @@ def _fitting(events: Events, config: Config) -> Generator[tuple[str, Training], 
             earlier += (Stage(network.double(), likelihood, scale),)
     surrogate = Surrogate(
         config=config,
-        process=process,
+        process=events.process,
         standardization=standardization.to(device),
         target=target,
         likelihood=likelihood,
@@ -206,7 +226,7 @@ def _fitting(events: Events, config: Config) -> Generator[tuple[str, Training], 
         surrogate.sigma_network = sigma.network.requires_grad_(False)
     surrogate.provenance = {
         "data": {
-            "checksum": checksum(events),
+            "checksum": source.checksum,
             **sizes,
         },
         "events": events.provenance,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +24,7 @@ from ampsure.events import Events
 from ampsure.fitting import Report, alike, fit_many, fleets
 from ampsure.io import checksum, replacing
 from ampsure.report.style import save_figure
-from ampsure.surrogate import load_surrogate
+from ampsure.surrogate import find_device, load_surrogate
 from ampsure.training import Progress
 
 from .presets import Preset
@@ -82,8 +84,10 @@ def run_study(
     keys = [_key(case, data_key) for case in cases]
     missing = {key: case for case, key in zip(cases, keys, strict=True) if key not in known}
     for group in _train(missing, events, cache, device, tell, report):
-        for key in group:
-            known[key] = _measure(study, missing[key], key, events, cache, device)
+        measure = partial(_measure, study, missing, events=events, cache=cache, device=device)
+        workers = 8 if find_device(device).type == "cuda" else 1  # a GPU leaves the cores idle
+        with ThreadPoolExecutor(workers) as pool:
+            known.update(zip(group, pool.map(measure, group), strict=True))
         measured = [case for case in zip(cases, keys, strict=True) if case[1] in known]
         _write(path, study, preset, _results(measured, known), [], data_key)  # what is measured stays measured
     results = _results(zip(cases, keys, strict=True), known)
@@ -118,7 +122,9 @@ def _train(
         checkpoint = folder / f"fleet-{sha256(''.join(keys[job] for job in group).encode()).hexdigest()[:20]}"
         leader = None if report is None else _leader(report)
         started = time.monotonic()
-        jobs = [(_seen(events, missing[keys[job]]), configs[job]) for job in group]
+        disturbances = [missing[keys[job]].disturbances for job in group]
+        seen = {d: disturb(events, d) if d else events for d in disturbances}  # shared by all that see the same
+        jobs = [(seen[d], configs[job]) for d, job in zip(disturbances, group, strict=True)]
         trained = fit_many(jobs, checkpoint=checkpoint, report=leader)
         seconds = (time.monotonic() - started) / len(group)
         for job, surrogate in zip(group, trained, strict=True):
@@ -147,10 +153,14 @@ def _on(config: Config, device: str) -> Config:
     return config.model_copy(update={"training": config.training.model_copy(update={"device": device})})
 
 
-def _measure(study: Study, case: Case, key: str, events: Events, cache: Path, device: str) -> dict[str, Any]:
+def _measure(
+    study: Study, cases: dict[str, Case], key: str, *, events: Events, cache: Path, device: str
+) -> dict[str, Any]:
+    case = cases[key]
     surrogate = load_surrogate(cache / "trainings" / key, device)
-    test = _seen(events, case).split(case.config.training.seed, case.config.data.fractions)[2]
-    test = test[-round(case.test_share * len(events)) :]
+    seen = _seen(events, case)
+    last = seen.split_indices(case.config.training.seed, case.config.data.fractions)[2]
+    test = seen[last[-round(case.test_share * len(events)) :]]
     return {
         "measured": as_json(study.measure(surrogate, test, case)),
         "trained": {
