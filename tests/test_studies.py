@@ -266,6 +266,14 @@ def test_commands(run, smoke_events, tmp_path):
     assert code == 2
     assert "did you mean 'box-smearing'" in errors
     assert run("study", "run", "likelihoods", "--preset", "huge")[0] == 2
+    code, _, errors = run("study", "run", "likelihoods", "--data", "events.h5", "-o", "events.h5/results")
+    assert code == 2
+    assert "cannot be made" in errors
+    np.savez(tmp_path / "own.npz", momenta=smoke_events.momenta[:100], amplitude=smoke_events.truth[:100])
+    code, _, errors = run("study", "run", "true-amplitudes", "--data", "own.npz")
+    assert code == 2
+    assert "about the process gg_yyg" in errors
+    assert run("study", "run", "true-amplitudes", "--data", "own.npz", "--process", "gg_yyg", "-o", "own")[0] == 0
 
 
 def test_students_t_is_the_one_of_scipy():

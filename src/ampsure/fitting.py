@@ -18,7 +18,7 @@ from ampsure.config import Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation.settings import Cuts
-from ampsure.io import checksum
+from ampsure.io import checksum, make_folder
 from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
@@ -75,12 +75,7 @@ def fit_many(
         checkpoint: folder for the state of the trainings; the same call resumes from it.
         report: called with (number of the job, stage, Progress) after every epoch.
     """
-    folder = None if checkpoint is None else Path(checkpoint)
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise AmpsureError(f"The folder {folder} cannot be made: choose another one.") from error
+    folder = None if checkpoint is None else make_folder(Path(checkpoint))
     surrogates: dict[int, Surrogate] = {}
     sources: dict[int, _Source] = {}  # jobs may share their events
     for events, _ in jobs:
@@ -89,12 +84,12 @@ def fit_many(
         fittings = {job: _fitting(sources[id(jobs[job][0])], jobs[job][1]) for job in fleet}
         stages = {job: next(fitting) for job, fitting in fittings.items()}
         while stages:
-            alike: dict[Any, dict[int, Training]] = {}
+            together: dict[Any, dict[int, Training]] = {}
             for job, (stage, training) in stages.items():
                 told = None if report is None else partial(report, job, stage)
-                alike.setdefault((stage, training.kind()), {})[job] = replace(training, report=told)
+                together.setdefault((stage, training.kind()), {})[job] = replace(training, report=told)
             stages = {}
-            for (stage, _), trainings in alike.items():
+            for (stage, _), trainings in together.items():
                 name = stage if len(jobs) == 1 else f"{stage}-{min(trainings)}"
                 engine = Engine(
                     *trainings.values(),
@@ -225,10 +220,7 @@ def _fitting(source: _Source, config: Config) -> Generator[tuple[str, Training],
     if sigma is not None:
         surrogate.sigma_network = sigma.network.requires_grad_(False)
     surrogate.provenance = {
-        "data": {
-            "checksum": source.checksum,
-            **sizes,
-        },
+        "data": {"checksum": source.checksum, **sizes},
         "events": events.provenance,
         "versions": versions(),
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,10 +28,12 @@ from rich.progress import (
 from ampsure._version import versions
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
+from ampsure.fitting import Report as TrainingReport
 from ampsure.generation.generate import Report
 from ampsure.io import checksum, load
 from ampsure.processes import Process, get_process
 from ampsure.surrogate import Surrogate
+from ampsure.training import Progress as TrainingProgress
 
 __all__ = ["Invalid", "InvalidOption", "ProcessOption", "SignedOption", "app", "console", "parse_settings", "progress"]
 
@@ -121,6 +124,39 @@ def _bars() -> Iterator[Report]:
             bars.update(tasks[stage], completed=done)
 
         yield show
+
+
+@contextmanager
+def training_progress() -> Iterator[TrainingReport]:
+    """Losses, learning rate, throughput and remaining time; one line every few seconds where there is no terminal."""
+    if not console.is_terminal:
+        shown = 0.0
+
+        def log(stage: str, p: TrainingProgress) -> None:
+            nonlocal shown
+            if p.epoch in (1, p.epochs) or time.monotonic() - shown > 5:
+                shown = time.monotonic()
+                line = f"{stage}: epoch {p.epoch}/{p.epochs}, {_losses(p)}, {p.seconds_left:.0f} s left"
+                console.print(line, highlight=False, soft_wrap=True)
+
+        yield log
+        return
+    with bar_display(TextColumn("{task.fields[losses]}")) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show_bar(stage: str, p: TrainingProgress) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=p.epochs, losses="")
+            bars.update(tasks[stage], completed=p.epoch, losses=_losses(p))
+
+        yield show_bar
+
+
+def _losses(p: TrainingProgress) -> str:
+    return (
+        f"loss {p.training_loss:.4f}, validation {p.validation_loss:.4f}, "
+        f"rate {p.learning_rate:.1e}, {p.events_per_second:,.0f} events/s"
+    )
 
 
 def record(events: Events, name: str, *keys: str) -> dict[str, Any]:

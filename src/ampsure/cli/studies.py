@@ -14,9 +14,10 @@ import ampsure
 from ampsure.io import replacing
 from ampsure.studies import PRESETS, STUDIES, Verdict, cost, get_preset, get_study, run_study, study_events
 from ampsure.studies.summary import claims_table, load_records, studies_report
+from ampsure.surrogate import find_device
 from ampsure.training import TrainingInterrupted
 
-from .common import app, console
+from .common import ProcessOption, app, console, process_of, progress, training_progress
 
 __all__: list[str] = []
 
@@ -56,6 +57,7 @@ def run(
     preset: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "smoke",
     device: Annotated[str, typer.Option(help="'cpu', 'cuda' or 'auto'.")] = "auto",
     data: Annotated[Path | None, typer.Option(help="Events to use instead of generated ones.")] = None,
+    process: ProcessOption = None,
     output: OutputOption = Path("studies"),
     cache: CacheOption = Path("studies/cache"),
     remeasure: Annotated[bool, typer.Option(help="Measure again what was measured before.")] = False,
@@ -66,25 +68,24 @@ def run(
     """
     chosen = list(STUDIES.values()) if name == "all" else [get_study(name)]
     size = get_preset(preset)
-    events = study_events(size, cache) if data is None else ampsure.load(data)
+    gpu = find_device(device).type == "cuda"
+    if data is None:
+        with progress() as generating:
+            events = study_events(size, cache, generating)
+    else:
+        events = ampsure.load(data, process=process_of(process))
     for study in chosen:
-        count, seconds = cost(study, size, gpu=device.startswith("cuda"))
+        count, seconds = cost(study, size, gpu)
         if seconds > 60:
             console.print(f"{study.name}: {count} trainings, about {_duration(seconds)} if none is cached.")
         started = time.monotonic()
         try:
-            record = run_study(
-                study,
-                size,
-                events,
-                output,
-                cache,
-                device=device,
-                remeasure=remeasure,
-                tell=lambda s: console.print(escape(s)),
-            )
-        except TrainingInterrupted as stopped:
-            console.print(escape(str(stopped)))
+            with training_progress() as report:
+                record = run_study(
+                    study, size, events, output, cache, device=device, remeasure=remeasure, tell=_tell, report=report
+                )
+        except (TrainingInterrupted, KeyboardInterrupt):
+            console.print("Interrupted; the same command goes on from there.")
             raise typer.Exit(130) from None
         _print_verdicts(record.verdicts)
         where = output / f"{study.name}-{size.name}"
@@ -106,6 +107,10 @@ def report(
         with replacing(path) as temporary:
             temporary.write_text(content, encoding="utf-8")
         console.print(f"{len(records)} studies: {escape(str(path))}")
+
+
+def _tell(sentence: str) -> None:
+    console.print(escape(sentence), highlight=False, soft_wrap=True)
 
 
 def _print_verdicts(verdicts: list[Verdict]) -> None:

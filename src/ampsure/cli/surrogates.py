@@ -15,7 +15,6 @@ from zipfile import BadZipFile
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.progress import TextColumn
 from rich.table import Table
 
 import ampsure
@@ -27,7 +26,7 @@ from ampsure.io import replacing
 from ampsure.surrogate import Surrogate, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
 
-from .common import DeviceOption, Invalid, app, bar_display, console, events_to_test, parse_settings
+from .common import DeviceOption, Invalid, app, console, events_to_test, parse_settings, training_progress
 
 __all__: list[str] = []
 
@@ -71,7 +70,7 @@ def train(
     checkpoint = output / "checkpoint"
     started = time.monotonic()
     try:
-        with _training_progress() as shown, _tensorboard(output / "tensorboard", shown) as report:
+        with training_progress() as shown, _tensorboard(output / "tensorboard", shown) as report:
             surrogate = fit(events, config=config, checkpoint=checkpoint, report=report)
     except TrainingInterrupted as stopped:
         console.print(escape(str(stopped)))
@@ -222,32 +221,6 @@ def _momenta(path: Path, surrogate: Surrogate) -> Any:
 
 
 @contextmanager
-def _training_progress() -> Iterator[Report]:
-    """Losses, learning rate, throughput and remaining time; one line every few seconds where there is no terminal."""
-    if not console.is_terminal:
-        shown = 0.0
-
-        def log(stage: str, p: Progress) -> None:
-            nonlocal shown
-            if p.epoch in (1, p.epochs) or time.monotonic() - shown > 5:
-                shown = time.monotonic()
-                line = f"{stage}: epoch {p.epoch}/{p.epochs}, {_losses(p)}, {p.seconds_left:.0f} s left"
-                console.print(line, highlight=False, soft_wrap=True)
-
-        yield log
-        return
-    with bar_display(TextColumn("{task.fields[losses]}")) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show_bar(stage: str, p: Progress) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=p.epochs, losses="")
-            bars.update(tasks[stage], completed=p.epoch, losses=_losses(p))
-
-        yield show_bar
-
-
-@contextmanager
 def _tensorboard(folder: Path, report: Report) -> Iterator[Report]:
     """The same report, also written for TensorBoard where that is installed."""
     try:
@@ -266,10 +239,3 @@ def _tensorboard(folder: Path, report: Report) -> Iterator[Report]:
         yield log
     finally:
         writer.close()
-
-
-def _losses(p: Progress) -> str:
-    return (
-        f"loss {p.training_loss:.4f}, validation {p.validation_loss:.4f}, "
-        f"rate {p.learning_rate:.1e}, {p.events_per_second:,.0f} events/s"
-    )

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from math import ceil
@@ -15,13 +14,13 @@ from operator import index
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ampsure._version import versions
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.processes import Process, get_process
+from ampsure.threads import one_thread
 
 from .phase_space import ChiliSpace, CrossSection, RamboSpace
 from .sampler import NOTHING, FlatSampler, FlowSampler, Sampler, training_rounds
@@ -120,7 +119,7 @@ def generate(
     started = time.monotonic()
     space = ChiliSpace(process, settings) if sampling == "adaptive" else RamboSpace(process, settings)
     cross_section = CrossSection(process, settings, space)
-    with _single_threaded_torch(), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+    with one_thread(), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
         generation = _Generation(cross_section, pool, report or (lambda *_: None), seed, n)
         if sampling == "rambo":
             arrays, found = generation.weighted(FlatSampler(cross_section))
@@ -145,17 +144,6 @@ def _integer(value: int, name: str) -> int:
         return index(value)
     except TypeError as error:
         raise AmpsureError(f"The {name} must be an integer, not {value!r}.") from error
-
-
-@contextmanager
-def _single_threaded_torch() -> Iterator[None]:
-    """Batches run side by side; each keeps to its own thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

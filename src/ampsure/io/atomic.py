@@ -10,7 +10,7 @@ from secrets import token_hex
 
 from ampsure.errors import AmpsureError
 
-__all__ = ["check_writable", "replacing"]
+__all__ = ["check_writable", "make_folder", "replacing"]
 
 
 @contextmanager
@@ -37,6 +37,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise AmpsureError(f"{path} cannot be written ({reason}): free some space or choose another folder.") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made if it is not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AmpsureError(f"The folder {path} cannot be made: choose another one.") from error
+    return path
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:

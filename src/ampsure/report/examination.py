@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -27,6 +26,7 @@ from ampsure.events import Events
 from ampsure.io import checksum
 from ampsure.preprocessing import get_features
 from ampsure.surrogate import Prediction, Surrogate
+from ampsure.threads import one_thread
 
 from .page import Html, Kind, badge, verdict
 from .style import exponents
@@ -125,8 +125,9 @@ def examine(surrogate: Surrogate, events: Events, name: str, source: str = "even
     left = None
     if len(events) >= _FEWEST and residual.any() and np.isfinite(residual).all():
         some = slice(None, None, -(-len(events) // _MOST))
-        raw = get_features(surrogate.config.features.inputs)(torch.from_numpy(events.momenta[some]), surrogate.process)
-        with _one_thread():
+        momenta = torch.from_numpy(events.momenta[some]).to(surrogate.device)
+        raw = get_features(surrogate.config.features.inputs)(momenta, surrogate.process)
+        with one_thread():
             left = predictability(surrogate.standardization(raw), residual[some])
     return Examination(name, source, surrogate, events, prediction, judgement, left)
 
@@ -250,17 +251,6 @@ def method_in_words(config: Config) -> str:
     parts = f"{config.likelihood.name} likelihood, {posterior.name} posterior{size}"
     name = method_of(config)
     return parts if name is None else f"{name} ({parts})"
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """For a small network: threads would wait for each other longer than they work, and may sum in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _rms(values: Floats, axis: int) -> Floats:

@@ -16,9 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from ampsure.errors import AmpsureError
 from ampsure.evaluation import Binned
-from ampsure.io import replacing
+from ampsure.io import make_folder, replacing
 
 __all__ = [
     "Drawing",
@@ -143,10 +142,7 @@ def legend(axes: Axes, **options: Any) -> None:
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
     """Write the figure as `stem`.pdf and `stem`.png; each whole or not at all."""
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AmpsureError(f"The folder {stem.parent} for figures cannot be made: check what is there.") from error
+    make_folder(stem.parent)
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("pdf", "png")]
     with _rendering():
         for path in paths:

@@ -8,16 +8,15 @@ from matplotlib.figure import Figure
 from ampsure.report.style import panels
 
 from . import bias_table
+from .bias_members import NETWORK
 from .curves import draw_curve, finish
 from .study import Check, Claim, Estimate, Results, Study, estimate
-
-SHOWN = "1x32 short"
 
 
 def figure(results: Results) -> Figure:
     drawn, axes = panels(1, 2)
     edges = bias_table.AMPLITUDE_EDGES
-    measured = next(results.where(network=SHOWN))
+    measured = next(results.where(network=NETWORK))
     for values in measured["member_binned"]:
         steps = np.array([np.nan if v is None else v for v in values])
         axes[0, 0].stairs(steps, edges, color="0.75", linewidth=0.8, baseline=None)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ampsure.errors import AmpsureError
 from ampsure.evaluation import accuracy, as_json, bias, binned, pulls_of, relative_deviation, summarise_pull
 from ampsure.events import Events
 from ampsure.surrogate import Prediction, Surrogate
@@ -26,6 +27,8 @@ MASS_EDGES = np.concatenate([np.arange(100, 180, 10), np.arange(180, 220, 2), np
 
 def overview(prediction: Prediction, events: Events) -> dict[str, Any]:
     """Accuracy, bias, pulls and sigmas, with histograms."""
+    if not len(events):
+        raise AmpsureError("No test event is where the study looks: give it more events.")
     p = prediction
     delta = relative_deviation(p.amplitude, events.truth)
     sigmas = {

@@ -22,7 +22,9 @@ from ampsure.errors import AmpsureError
 from ampsure.evaluation import as_json
 from ampsure.events import Events
 from ampsure.fitting import Report, alike, fit_many, fleets
-from ampsure.io import checksum, replacing
+from ampsure.generation.generate import Report as GenerationReport
+from ampsure.io import checksum, make_folder, replacing
+from ampsure.processes import get_process
 from ampsure.report.style import save_figure
 from ampsure.surrogate import find_device, load_surrogate
 from ampsure.training import Progress
@@ -48,12 +50,13 @@ class Record:
     provenance: dict[str, Any]
 
 
-def study_events(preset: Preset, cache: Path) -> Events:
+def study_events(preset: Preset, cache: Path, report: GenerationReport | None = None) -> Events:
     """The data of all studies at a preset, generated once."""
     path = cache / f"events-{preset.events}.h5"
     if not path.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        ampsure.save(ampsure.generate("gg_yyg", preset.events, preset="benchmark", seed=1), path)
+        make_folder(cache)
+        events = ampsure.generate("gg_yyg", preset.events, preset="benchmark", seed=1, report=report)
+        ampsure.save(events, path)
     return ampsure.load(path)
 
 
@@ -78,6 +81,10 @@ def run_study(
         remeasure: measure again what was measured before.
         tell: called with a sentence before each fleet of trainings.
     """
+    if events.process != get_process("gg_yyg"):
+        given = f"not {events.process.name!r}: give its events, or say --process gg_yyg if they are"
+        raise AmpsureError(f"The studies are about the process gg_yyg, {given}.")
+    make_folder(output)
     cases, data_key = study.grid(preset), checksum(events)
     path = output / f"{study.name}-{preset.name}.json"
     known = {} if remeasure else _measured(path)
@@ -120,10 +127,10 @@ def _train(
         count = f"{len(group)} trainings, {members} networks at once"
         tell(f"fleet {number} of {len(groups)}: {count}; first: {_words(missing[keys[group[0]]])}")
         checkpoint = folder / f"fleet-{sha256(''.join(keys[job] for job in group).encode()).hexdigest()[:20]}"
-        leader = None if report is None else _leader(report)
+        leader = None if report is None else _leader(report, f"fleet {number}")
         started = time.monotonic()
         disturbances = [missing[keys[job]].disturbances for job in group]
-        seen = {d: disturb(events, d) if d else events for d in disturbances}  # shared by all that see the same
+        seen = {d: disturb(events, d) for d in disturbances}  # shared by all that see the same
         jobs = [(seen[d], configs[job]) for d, job in zip(disturbances, group, strict=True)]
         trained = fit_many(jobs, checkpoint=checkpoint, report=leader)
         seconds = (time.monotonic() - started) / len(group)
@@ -135,18 +142,14 @@ def _train(
         yield [keys[job] for job in group]
 
 
-def _leader(report: Report) -> Callable[[int, str, Progress], None]:
+def _leader(report: Report, fleet: str) -> Callable[[int, str, Progress], None]:
     """Tells of the first training of a fleet, since all of them advance together."""
 
     def told(job: int, stage: str, progress: Progress) -> None:
         if job == 0:
-            report(stage, progress)
+            report(f"{fleet}: {stage}", progress)
 
     return told
-
-
-def _seen(events: Events, case: Case) -> Events:
-    return disturb(events, case.disturbances) if case.disturbances else events
 
 
 def _on(config: Config, device: str) -> Config:
@@ -158,7 +161,7 @@ def _measure(
 ) -> dict[str, Any]:
     case = cases[key]
     surrogate = load_surrogate(cache / "trainings" / key, device)
-    seen = _seen(events, case)
+    seen = disturb(events, case.disturbances)
     last = seen.split_indices(case.config.training.seed, case.config.data.fractions)[2]
     test = seen[last[-round(case.test_share * len(events)) :]]
     return {
@@ -214,27 +217,15 @@ def _write(path: Path, study: Study, preset: Preset, results: Results, verdicts:
                 "claim": v.claim,
                 "text": v.text,
                 "outcome": v.outcome,
-                "checks": [{**asdict(c), "found": asdict(c.found), "outcome": c.outcome} for c in v.checks],
+                "checks": [{**asdict(c), "outcome": c.outcome} for c in v.checks],
             }
             for v in verdicts
         ],
-        "data": as_json(results.data),
+        "data": results.data,
         "cases": results.cases,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(_finite(document), indent=None, separators=(",", ":")))
-
-
-def _finite(value: Any) -> Any:
-    """Infinities as text: JSON has none."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and value != value:
-        return "nan"
-    return str(value) if value in (float("inf"), float("-inf")) else value
+        temporary.write_text(json.dumps(as_json(document), allow_nan=False, separators=(",", ":")))
 
 
 def load_record(study: Study, path: Path) -> Record | None:
