@@ -76,6 +76,8 @@ class PosteriorConfig(_Section):
         prior_width: of the Gaussian prior of the weights.
         systematic: how an ensemble combines its systematic uncertainties: the mean of the variances, the inverse of
             the summed precisions, or one network for all, trained on the residuals of the mean afterwards or jointly.
+            "held-out", for networks and ensembles, corrects the members' own by the residuals of validation events.
+        sigma_hidden: layers of such a network; by default those of the members, or 3x64 for "held-out".
         lambda_sigma: weight of the joint loss of that network; by default the number of members.
         initial_width: of the weights of a variational posterior.
         samples, sample_seed: networks drawn from a variational posterior for predictions, and their seed.
@@ -85,7 +87,8 @@ class PosteriorConfig(_Section):
     members: int = Field(1, ge=1)
     beta: float = Field(1.0, ge=0)
     prior_width: float = Field(1.0, gt=0, allow_inf_nan=True)
-    systematic: Literal["averaged", "inverse-variance", "global", "global-joint"] = "averaged"
+    systematic: Literal["averaged", "inverse-variance", "global", "global-joint", "held-out"] = "averaged"
+    sigma_hidden: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(None, min_length=1)
     lambda_sigma: float | None = Field(None, gt=0)
     initial_width: float = Field(1e-3, gt=0)
     samples: int = Field(32, ge=1)
@@ -210,8 +213,12 @@ def _check(config: Config) -> None:
     if config.network.activation not in ACTIVATIONS:
         raise AmpsureError(f"Unknown activation {config.network.activation!r}; known are {', '.join(ACTIVATIONS)}.")
     p, fractions = config.posterior, config.data.fractions
-    if p.name != "ensemble" and (p.members > 1 or p.systematic != "averaged"):
-        raise AmpsureError("posterior.members and posterior.systematic are for posterior.name = 'ensemble' only.")
+    if p.name != "ensemble" and (p.members > 1 or p.systematic not in ("averaged", "held-out")):
+        raise AmpsureError(
+            "posterior.members and posterior.systematic are for posterior.name = 'ensemble' ('held-out' for 'point')."
+        )
+    if p.name == "variational" and p.systematic != "averaged":
+        raise AmpsureError("posterior.systematic is 'averaged' for posterior.name = 'variational'.")
     if p.name == "variational" and p.prior_width == float("inf"):
         raise AmpsureError("A variational posterior needs a finite posterior.prior_width.")
     if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:

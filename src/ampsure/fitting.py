@@ -7,8 +7,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from hashlib import sha256
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,12 +27,18 @@ from ampsure.posteriors import Ensemble, Point, Posterior, Variational
 from ampsure.preprocessing import Standardization, get_features, get_target
 from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
 from ampsure.training import Engine, Progress, Training, TrainingData
-from ampsure.training.sigma import ResidualVariance, SigmaCompanion
+from ampsure.training.fleet import SideBySide
+from ampsure.training.sigma import ResidualVariance, SigmaCompanion, VarianceCorrection
 
 __all__ = ["Report", "alike", "fit", "fit_many", "fleets"]
 
 Report = Callable[[str, Progress], None]
 """Told of progress: which stage, and how far it is."""
+
+History = list[dict[str, float]]
+
+_Wanted = tuple[str, list[Training]]
+_FOLDS = 4  # of the validation events, where sigma is learned from them
 
 
 def fit(
@@ -84,22 +91,25 @@ def fit_many(
         fittings = {job: _fitting(sources[id(jobs[job][0])], jobs[job][1]) for job in fleet}
         stages = {job: next(fitting) for job, fitting in fittings.items()}
         while stages:
-            together: dict[Any, dict[int, Training]] = {}
-            for job, (stage, training) in stages.items():
+            together: dict[Any, dict[int, list[Training]]] = {}
+            for job, (stage, trainings) in stages.items():
                 told = None if report is None else partial(report, job, stage)
-                together.setdefault((stage, training.kind()), {})[job] = replace(training, report=told)
+                first, *others = trainings
+                together.setdefault((stage, first.kind()), {})[job] = [replace(first, report=told), *others]
             stages = {}
-            for (stage, _), trainings in together.items():
-                name = stage if len(jobs) == 1 else f"{stage}-{min(trainings)}"
+            for (stage, _), group in together.items():
+                name = stage if len(jobs) == 1 else f"{stage}-{min(group)}"
                 engine = Engine(
-                    *trainings.values(),
+                    *(training for trainings in group.values() for training in trainings),
                     checkpoint=None if folder is None else folder / f"{name}.safetensors",
-                    fingerprint=_fingerprint([(sources[id(jobs[job][0])], jobs[job][1]) for job in trainings]),
+                    fingerprint=_fingerprint([(sources[id(jobs[job][0])], jobs[job][1]) for job in group]),
                 )
                 engine.run()
-                for job, history in zip(trainings, engine.histories, strict=True):
+                histories = iter(engine.histories)
+                for job, trainings in group.items():
+                    told_of = [next(histories) for _ in trainings]
                     try:
-                        stages[job] = fittings[job].send(history)
+                        stages[job] = fittings[job].send(told_of)
                     except StopIteration as end:
                         surrogates[job] = end.value
     return [surrogates[job] for job in range(len(jobs))]
@@ -149,7 +159,7 @@ class _Source:
         return self._features[name, device]
 
 
-def _fitting(source: _Source, config: Config) -> Generator[tuple[str, Training], list[dict[str, float]], Surrogate]:
+def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History], Surrogate]:
     """Prepares the events, asks for trainings by name and is sent their histories, and makes a surrogate of it all."""
     events = source.events
     if len(events) < 20:
@@ -178,7 +188,7 @@ def _fitting(source: _Source, config: Config) -> Generator[tuple[str, Training],
     systematic, stages = config.posterior.systematic, config.training.stages
     sigma = _sigma_posterior(config, x.shape[1], dtype).to(device) if _has_sigma(config) else None
     companion = None
-    history: dict[str, list[dict[str, float]]] = {}
+    history: dict[str, History] = {}
     earlier: tuple[Stage, ...] = ()
     for stage in range(stages):
         likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
@@ -189,10 +199,11 @@ def _fitting(source: _Source, config: Config) -> Generator[tuple[str, Training],
         scale = float(left.square().mean().sqrt()) if stage else 1.0
         data = TrainingData(*(t.to(dtype) for t in (x, left / scale, x_validation, left_validation / scale)))
         name = "members" if stages == 1 else f"stage-{stage + 1}"
-        history[name] = yield name, Training(posterior, likelihood, data, config.training, companion)
+        [history[name]] = yield name, [Training(posterior, likelihood, data, config.training, companion)]
         network = posterior.requires_grad_(False).members().requires_grad_(False)
+        limit = float(data.y_train.abs().max()) if stage else inf
         if stage + 1 < stages:
-            earlier += (Stage(network.double(), likelihood, scale),)
+            earlier += (Stage(network.double(), likelihood, scale, limit),)
     surrogate = Surrogate(
         config=config,
         process=events.process,
@@ -201,24 +212,27 @@ def _fitting(source: _Source, config: Config) -> Generator[tuple[str, Training],
         likelihood=likelihood,
         network=network,
         scale=scale,
+        limit=limit,
         earlier=earlier,
         posterior=posterior if isinstance(posterior, Variational) else None,
         cuts=_cuts(events),
         history=history,
     )
     if isinstance(likelihood, MSE):
-        likelihood.variance = float(_residuals(surrogate, data.x_validation, data.y_validation).square().mean())
+        likelihood.variance = float(_residuals(surrogate, data.x_validation, data.y_validation)[0].square().mean())
     if sigma is not None and companion is None:
         residuals = [
-            _residuals(surrogate, x, y)
+            _residuals(surrogate, x, y)[0]
             for x, y in ((data.x_train, data.y_train), (data.x_validation, data.y_validation))
         ]
         with torch.no_grad():
             sigma.network.biases[-1] += residuals[0].square().mean().log()
         on = TrainingData(data.x_train, residuals[0], data.x_validation, residuals[1])
-        history["sigma"] = yield "sigma", Training(sigma, ResidualVariance(), on, config.training)
+        [history["sigma"]] = yield "sigma", [Training(sigma, ResidualVariance(), on, config.training)]
     if sigma is not None:
         surrogate.sigma_network = sigma.network.requires_grad_(False)
+    if systematic == "held-out":
+        history["sigma"] = yield from _calibrate(surrogate, data.x_validation, data.y_validation)
     surrogate.provenance = {
         "data": {"checksum": source.checksum, **sizes},
         "events": events.provenance,
@@ -227,6 +241,24 @@ def _fitting(source: _Source, config: Config) -> Generator[tuple[str, Training],
         "precision": config.network.precision,
     }
     return surrogate
+
+
+def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted, list[History], History]:
+    """Corrects sigma_syst by events (N, F), (N,) the members have not seen: one network without each fold of them."""
+    config = surrogate.config
+    target = torch.stack(_residuals(surrogate, x, y), dim=1)
+    folds = torch.arange(len(y), device=y.device) % _FOLDS  # validation events are in random order
+    networks, trainings = [], []
+    for fold in range(_FOLDS):
+        networks.append(
+            _stack(config, x.shape[1], 1, x.dtype, 1, config.training.seed + 1 + fold, _sigma_hidden(config))
+        )
+        parts = (values[chosen] for chosen in (folds != fold, folds == fold) for values in (x, target))
+        posterior = Point(networks[-1].to(x.device))
+        trainings.append(Training(posterior, VarianceCorrection(), TrainingData(*parts), config.training))
+    histories = yield "sigma", trainings
+    surrogate.sigma_network = cast(StackedMLP, SideBySide(networks).joined).requires_grad_(False)
+    return histories[0]
 
 
 def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: torch.dtype, stage: int = 0) -> Posterior:
@@ -244,15 +276,28 @@ def _has_sigma(config: Config) -> bool:
 
 
 def _sigma_posterior(config: Config, n_inputs: int, dtype: torch.dtype) -> Point:
-    return Point(_stack(config, n_inputs, 1, dtype, 1, config.training.seed + 1))
+    return Point(_stack(config, n_inputs, 1, dtype, 1, config.training.seed + 1, _sigma_hidden(config)))
 
 
-def _stack(config: Config, n_inputs: int, n_outputs: int, dtype: torch.dtype, members: int, seed: int) -> StackedMLP:
+def _sigma_hidden(config: Config) -> tuple[int, ...]:
+    posterior = config.posterior
+    return posterior.sigma_hidden or ((64,) * 3 if posterior.systematic == "held-out" else config.network.hidden)
+
+
+def _stack(
+    config: Config,
+    n_inputs: int,
+    n_outputs: int,
+    dtype: torch.dtype,
+    members: int,
+    seed: int,
+    hidden: tuple[int, ...] | None = None,
+) -> StackedMLP:
     network = config.network
     return StackedMLP(
         n_inputs,
         n_outputs,
-        hidden=network.hidden,
+        hidden=hidden or network.hidden,
         activation=network.activation,
         residual=network.residual,
         members=members,
@@ -268,11 +313,12 @@ def _left(stages: Sequence[Stage], x: Tensor, y: Tensor, systematic: str) -> Ten
 
 
 @torch.no_grad()
-def _residuals(surrogate: Surrogate, x: Tensor, y: Tensor) -> Tensor:
-    """y - mean of the last stage's members, (N,)."""
-    systematic = surrogate.config.posterior.systematic
-    means = [combine(surrogate.network(chunk), surrogate.likelihood, systematic)[0] for chunk in x.split(8192)]
-    return y - torch.cat(means).to(y.dtype)
+def _residuals(surrogate: Surrogate, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """y - mean of the last stage's members, their systematic and their statistical variance, (N,) each."""
+    systematic, limit = surrogate.config.posterior.systematic, surrogate.limit
+    parts = [combine(surrogate.network(chunk), surrogate.likelihood, systematic) for chunk in x.split(8192)]
+    mean, syst, stat = (torch.cat([part[k] for part in parts]).to(y.dtype) for k in range(3))
+    return y - mean.clamp(-limit, limit), syst, stat
 
 
 def _cuts(events: Events) -> Cuts | None:

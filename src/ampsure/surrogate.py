@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -23,6 +24,7 @@ from ampsure.errors import AmpsureError, InvalidEventsError
 from ampsure.generation.settings import Cuts
 from ampsure.kinematics import Array
 from ampsure.likelihoods import Likelihood, get_likelihood
+from ampsure.likelihoods.base import bounded
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Variational, inverse_variance_mean
 from ampsure.preprocessing import (
@@ -35,11 +37,10 @@ from ampsure.preprocessing import (
     get_target,
 )
 from ampsure.processes import Process
-from ampsure.training.sigma import ResidualVariance
 
 __all__ = ["Prediction", "Stage", "Surrogate", "load_surrogate"]
 
-SCHEMA_VERSION = 2  # 2: stages
+SCHEMA_VERSION = 3  # 2: stages; 3: their limits, sigma from held-out events
 _CHUNK = 4096  # rows at a time: what stays in the cache
 
 
@@ -65,7 +66,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Stage:
-    """Networks whose mean, times a scale, is one term of the prediction.
+    """Networks whose mean, held within +-limit, times a scale, is one term of the prediction.
+
+    The limit is the largest target they were trained on: a correction to earlier stages may not grow beyond all
+    corrections ever seen.
 
     They run in float64 whatever they were trained in: the next stage learns what they leave of the target, which must
     not change with the rounding errors of a machine.
@@ -74,6 +78,7 @@ class Stage:
     network: StackedMLP
     likelihood: Likelihood
     scale: float
+    limit: float = inf
 
 
 @dataclass
@@ -81,9 +86,10 @@ class Surrogate:
     """A trained surrogate: features, members, likelihood and the way back to amplitudes.
 
     Args:
-        scale: of the standardised target that `network` predicts.
+        scale, limit: of the standardised target that `network` predicts, see `Stage`.
         earlier: stages trained before `network`, which learned what they left over.
-        sigma_network: learned sigma of the ensemble mean, if `config.posterior.systematic` asks for one.
+        sigma_network: learned sigma of the ensemble mean, if `config.posterior.systematic` asks for one: its log
+            variance, or, from held-out events, networks for the log of a factor to the members' own variance.
         posterior: what the members were drawn from, if they can be drawn again (see `resampled`).
         cuts: of the training events, for the domain flag; None where they are not known.
         history: losses of every epoch, by stage.
@@ -97,6 +103,7 @@ class Surrogate:
     likelihood: Likelihood
     network: StackedMLP
     scale: float = 1.0
+    limit: float = inf
     earlier: tuple[Stage, ...] = ()
     sigma_network: StackedMLP | None = None
     posterior: Variational | None = None
@@ -157,8 +164,9 @@ class Surrogate:
         out = self.network(x)
         mean, variance_syst, variance_stat = combine(out, self.likelihood, systematic)
         if self.sigma_network is not None:
-            variance_syst = ResidualVariance().variance_syst(self.sigma_network(x))[0].double()
-        mean, square = offset + self.scale * mean, self.scale**2
+            learned = bounded(self.sigma_network(x)[..., 0].double().mean(0)).exp()
+            variance_syst = variance_syst * learned if systematic == "held-out" else learned
+        mean, square = offset + self.scale * mean.clamp(-self.limit, self.limit), self.scale**2
         moments = self.target.moments(mean, square * variance_syst, square * variance_stat, linear=linear)
         return moments, inside, out, offset
 
@@ -213,11 +221,13 @@ class Surrogate:
             "target": describe(self.target),
             "network": _shape(self.network),
             "scale": self.scale,
+            "limit": _finite(self.limit),
             "earlier": [
                 {
                     "network": _shape(stage.network),
                     "likelihood": {"name": stage.likelihood.name, "options": stage.likelihood.options()},
                     "scale": stage.scale,
+                    "limit": _finite(stage.limit),
                 }
                 for stage in self.earlier
             ],
@@ -244,21 +254,27 @@ class Surrogate:
 
 
 def combine(out: Tensor, likelihood: Likelihood, systematic: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, systematic and statistical variance over the members, standardised: (E, B, n_outputs) -> 3 x (B,)."""
+    """Mean, systematic and statistical variance over the members, standardised: (E, B, n_outputs) -> 3 x (B,).
+
+    The statistical variance is that of the members, as in the paper, or with sigma from held-out events, where it adds
+    up to the error of the mean, that of the mean of independent members.
+    """
     prediction = likelihood.prediction(out).double()
     syst, stat = likelihood.variance_syst(out).double(), likelihood.variance_stat(out).double()
     if systematic == "averaged":
         mean, variance = prediction.mean(0), syst.mean(0)
-    else:  # a global sigma belongs to the same mean
+    else:  # the other sigmas belong to the same mean
         mean, variance = inverse_variance_mean(prediction, syst)
-    return mean, variance, (prediction - mean).square().mean(0) + stat.mean(0)
+    share = 1 / (len(out) - 1) if systematic == "held-out" and len(out) > 1 else 1.0
+    return mean, variance, share * ((prediction - mean).square().mean(0) + stat.mean(0))
 
 
 def sum_of_stages(stages: Sequence[Stage], x: Tensor, systematic: str) -> Tensor:
     """What the stages predict together, in units of the standardised target: float64 (B, F) -> (B,)."""
     total = x.new_zeros(len(x))
     for stage in stages:
-        total = total + stage.scale * combine(stage.network(x), stage.likelihood, systematic)[0]
+        mean = combine(stage.network(x), stage.likelihood, systematic)[0]
+        total = total + stage.scale * mean.clamp(-stage.limit, stage.limit)
     return total
 
 
@@ -288,11 +304,13 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
             likelihood=likelihood,
             network=network,
             scale=description.get("scale", 1.0),  # schema 1 knew one stage
+            limit=_limit(description),
             earlier=tuple(
                 Stage(
                     _network(stage["network"], config, _section(tensors, f"earlier.{k}.")).double(),
                     get_likelihood(stage["likelihood"]["name"], **stage["likelihood"]["options"]),
                     stage["scale"],
+                    _limit(stage),
                 )
                 for k, stage in enumerate(description.get("earlier", []))
             ),
@@ -309,6 +327,15 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise AmpsureError(f"The surrogate in {folder} is damaged: copy the folder again ({error}).") from error
     return surrogate.to(find_device(device))
+
+
+def _finite(limit: float) -> float | None:
+    return limit if limit < inf else None  # JSON knows no infinity
+
+
+def _limit(description: dict[str, Any]) -> float:
+    limit = description.get("limit")  # None, or of a schema that had none
+    return inf if limit is None else float(limit)
 
 
 def _shape(network: StackedMLP) -> dict[str, Any]:
