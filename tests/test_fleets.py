@@ -18,11 +18,21 @@ from ampsure.training.sigma import SigmaCompanion
 JOBS = [{"n": 300, "seed": 1, "beta": 0.5}, {"n": 500, "seed": 2, "beta": 1.0}, {"n": 410, "seed": 3, "beta": 20.0}]
 
 
-def _training(kind: str, n: int, seed: int, beta: float, joint: bool = False, **options) -> Training:
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+    ),
+]
+
+
+def _training(
+    kind: str, n: int, seed: int, beta: float, joint: bool = False, device: str = "cpu", **options
+) -> Training:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n + 20 * seed + 50, 3))
     y = np.sin(x[:, 0]) + 0.5 * x[:, 1] * x[:, 2] + 0.1 * seed * rng.standard_normal(len(x))
-    x, y = torch.tensor(x), torch.tensor(y)
+    x, y = torch.tensor(x, device=device), torch.tensor(y, device=device)
     likelihood = get_likelihood("evidential" if kind == "evidential" else "gaussian")
     members = 3 if kind == "ensemble" else 1
     network = StackedMLP(
@@ -35,9 +45,11 @@ def _training(kind: str, n: int, seed: int, beta: float, joint: bool = False, **
     }[kind]()
     config = TrainingConfig(**{"epochs": 3, "batch_size": 64, "seed": seed, "learning_rate": 1e-2, **options})
     companion = SigmaCompanion(StackedMLP(3, 1, hidden=(8,), seed=seed, dtype=torch.float64), 3.0) if joint else None
-    return Training(posterior, likelihood, TrainingData(x[:n], y[:n], x[n:], y[n:]), config, companion)
+    data = TrainingData(x[:n], y[:n], x[n:], y[n:])
+    return Training(posterior.to(device), likelihood, data, config, companion and companion.to(device))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -51,7 +63,8 @@ def _training(kind: str, n: int, seed: int, beta: float, joint: bool = False, **
     ],
     ids=str,
 )
-def test_every_training_of_a_fleet_ends_as_it_would_alone(kind, options):
+def test_every_training_of_a_fleet_ends_as_it_would_alone(kind, options, device):
+    options = {**options, "device": device}
     fleet = [_training(kind, **job, **options) for job in JOBS]
     engine = Engine(*fleet)
     engine.run()
@@ -67,6 +80,18 @@ def test_every_training_of_a_fleet_ends_as_it_would_alone(kind, options):
                 for a, b in zip(*(m.parameters() for m in modules), strict=True):
                     torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
     assert len({tuple(h[-1].values()) for h in engine.histories}) == 3
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+@pytest.mark.parametrize("optimizer", ["adam", "soap"])
+def test_graphs_change_nothing(optimizer, device):
+    ends = []
+    for graphs in (True, False):
+        training = _training("ensemble", **JOBS[1], device=device, optimizer=optimizer, graphs=graphs)
+        Engine(training).run()
+        ends.append(list(training.posterior.parameters()))
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
 def test_an_interrupted_fleet_ends_with_the_same_bits(tmp_path):
