@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from ampsure._version import versions
+from ampsure.calibration import Calibration, VarianceCorrection, calibration_inputs
 from ampsure.config import Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation.settings import Cuts
 from ampsure.io import checksum, make_folder
 from ampsure.likelihoods import Likelihood, get_likelihood
+from ampsure.likelihoods.base import bounded
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Ensemble, Point, Posterior, Variational
@@ -28,7 +30,7 @@ from ampsure.preprocessing import Standardization, get_features, get_target
 from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
 from ampsure.training import Engine, Progress, Training, TrainingData
 from ampsure.training.fleet import SideBySide
-from ampsure.training.sigma import ResidualVariance, SigmaCompanion, VarianceCorrection
+from ampsure.training.sigma import ResidualVariance, SigmaCompanion
 
 __all__ = ["Report", "alike", "fit", "fit_many", "fleets"]
 
@@ -244,20 +246,34 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
 
 
 def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted, list[History], History]:
-    """Corrects sigma_syst by events (N, F), (N,) the members have not seen: one network without each fold of them."""
+    """Learns a `Calibration` from events (N, F), (N,) that were not used in training."""
     config = surrogate.config
-    target = torch.stack(_residuals(surrogate, x, y), dim=1)
-    folds = torch.arange(len(y), device=y.device) % _FOLDS  # validation events are in random order
+    residual, syst, stat = _residuals(surrogate, x, y)
+    raw = calibration_inputs(x, syst, stat)
+    standardization = Standardization.fit(raw)
+    seen, target = standardization(raw).to(x.dtype), torch.stack([residual, syst, stat], dim=1)
+    folds = torch.arange(len(y), device=y.device) % min(_FOLDS, len(y))  # the events are in random order
+    n_train = int((folds > 0).sum())
+    size = {
+        "batch_size": min(config.training.batch_size, 1024, max(n_train // 16, 1)),
+        "epochs": min(config.training.epochs, 60),
+    }
+    settings = config.training.model_copy(update=size)
     networks, trainings = [], []
-    for fold in range(_FOLDS):
-        networks.append(
-            _stack(config, x.shape[1], 1, x.dtype, 1, config.training.seed + 1 + fold, _sigma_hidden(config))
-        )
-        parts = (values[chosen] for chosen in (folds != fold, folds == fold) for values in (x, target))
-        posterior = Point(networks[-1].to(x.device))
-        trainings.append(Training(posterior, VarianceCorrection(), TrainingData(*parts), config.training))
+    for fold in range(int(folds.max()) + 1):
+        network = _stack(config, seen.shape[1], 1, x.dtype, 1, config.training.seed + 1 + fold, _sigma_hidden(config))
+        with torch.no_grad():
+            network.biases[-1] += (residual.square() / (syst + stat)).mean().clamp(1e-20, 1e20).log().cpu()
+        networks.append(network.to(x.device))
+        parts = [values[chosen] for chosen in (folds != fold, folds == fold) for values in (seen, target)]
+        trainings.append(Training(Point(networks[-1]), VarianceCorrection(), TrainingData(*parts), settings))
     histories = yield "sigma", trainings
-    surrogate.sigma_network = cast(StackedMLP, SideBySide(networks).joined).requires_grad_(False)
+    with torch.no_grad():
+        factors = bounded(torch.stack([network(seen)[0, :, 0] for network in networks])).exp()  # (K, N)
+        unseen = factors.gather(0, folds[None])[0]
+        shift = float((residual / (unseen * syst + stat).sqrt()).mean())
+    stack = cast(StackedMLP, SideBySide(networks).joined).requires_grad_(False)
+    surrogate.calibration = Calibration(stack, standardization, shift)
     return histories[0]
 
 

@@ -19,12 +19,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from ampsure.calibration import Calibration
 from ampsure.config import Config
 from ampsure.errors import AmpsureError, InvalidEventsError
 from ampsure.generation.settings import Cuts
 from ampsure.kinematics import Array
 from ampsure.likelihoods import Likelihood, get_likelihood
-from ampsure.likelihoods.base import bounded
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Variational, inverse_variance_mean
 from ampsure.preprocessing import (
@@ -37,6 +37,7 @@ from ampsure.preprocessing import (
     get_target,
 )
 from ampsure.processes import Process
+from ampsure.training.sigma import ResidualVariance
 
 __all__ = ["Prediction", "Stage", "Surrogate", "load_surrogate"]
 
@@ -88,8 +89,8 @@ class Surrogate:
     Args:
         scale, limit: of the standardised target that `network` predicts, see `Stage`.
         earlier: stages trained before `network`, which learned what they left over.
-        sigma_network: learned sigma of the ensemble mean, if `config.posterior.systematic` asks for one: its log
-            variance, or, from held-out events, networks for the log of a factor to the members' own variance.
+        sigma_network: learned sigma of the ensemble mean, if `config.posterior.systematic` asks for one.
+        calibration: from held-out events, if it asks for that.
         posterior: what the members were drawn from, if they can be drawn again (see `resampled`).
         cuts: of the training events, for the domain flag; None where they are not known.
         history: losses of every epoch, by stage.
@@ -106,6 +107,7 @@ class Surrogate:
     limit: float = inf
     earlier: tuple[Stage, ...] = ()
     sigma_network: StackedMLP | None = None
+    calibration: Calibration | None = None
     posterior: Variational | None = None
     cuts: Cuts | None = None
     history: dict[str, list[dict[str, float]]] = field(default_factory=dict)
@@ -164,9 +166,12 @@ class Surrogate:
         out = self.network(x)
         mean, variance_syst, variance_stat = combine(out, self.likelihood, systematic)
         if self.sigma_network is not None:
-            learned = bounded(self.sigma_network(x)[..., 0].double().mean(0)).exp()
-            variance_syst = variance_syst * learned if systematic == "held-out" else learned
-        mean, square = offset + self.scale * mean.clamp(-self.limit, self.limit), self.scale**2
+            variance_syst = ResidualVariance().variance_syst(self.sigma_network(x))[0].double()
+        mean, square = mean.clamp(-self.limit, self.limit), self.scale**2
+        if self.calibration is not None:
+            correction, variance_syst = self.calibration(x, variance_syst, variance_stat)
+            mean = mean + correction
+        mean = offset + self.scale * mean
         moments = self.target.moments(mean, square * variance_syst, square * variance_stat, linear=linear)
         return moments, inside, out, offset
 
@@ -194,6 +199,9 @@ class Surrogate:
             if module is not None:
                 module.to(device)
         self.standardization = self.standardization.to(device)
+        if self.calibration is not None:
+            c = self.calibration
+            self.calibration = replace(c, networks=c.networks.to(device), standardization=c.standardization.to(device))
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -211,6 +219,9 @@ class Surrogate:
             }  # as they were trained
         if self.sigma_network is not None:
             tensors |= {f"sigma_network.{k}": v for k, v in self.sigma_network.state_dict().items()}
+        if self.calibration is not None:
+            parts = self.calibration.networks.state_dict(), self.calibration.standardization.tensors()
+            tensors |= {f"calibration.{k}": v for part in parts for k, v in part.items()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         description = {
             "format": "ampsure-surrogate",
@@ -232,6 +243,9 @@ class Surrogate:
                 for stage in self.earlier
             ],
             "sigma_network": None if self.sigma_network is None else _shape(self.sigma_network),
+            "calibration": None
+            if self.calibration is None
+            else {"networks": _shape(self.calibration.networks), "shift": self.calibration.shift},
             "cuts": None if self.cuts is None else self.cuts.model_dump(mode="json"),
             "weights_checksum": _tensor_checksum(tensors),
             "history": self.history,
@@ -256,8 +270,8 @@ class Surrogate:
 def combine(out: Tensor, likelihood: Likelihood, systematic: str) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, systematic and statistical variance over the members, standardised: (E, B, n_outputs) -> 3 x (B,).
 
-    The statistical variance is that of the members, as in the paper, or with sigma from held-out events, where it adds
-    up to the error of the mean, that of the mean of independent members.
+    The statistical variance is that of the members, as in the paper, or, where held-out events calibrate the error of
+    their mean, the variance of the mean of independent members.
     """
     prediction = likelihood.prediction(out).double()
     syst, stat = likelihood.variance_syst(out).double(), likelihood.variance_stat(out).double()
@@ -265,8 +279,11 @@ def combine(out: Tensor, likelihood: Likelihood, systematic: str) -> tuple[Tenso
         mean, variance = prediction.mean(0), syst.mean(0)
     else:  # the other sigmas belong to the same mean
         mean, variance = inverse_variance_mean(prediction, syst)
-    share = 1 / (len(out) - 1) if systematic == "held-out" and len(out) > 1 else 1.0
-    return mean, variance, share * ((prediction - mean).square().mean(0) + stat.mean(0))
+    if systematic != "held-out" or len(out) == 1:
+        return mean, variance, (prediction - mean).square().mean(0) + stat.mean(0)
+    squares = (variance / syst).square()  # of the weights
+    of_mean = (squares * (prediction - mean).square()).sum(0) / (1 - squares.sum(0)).clamp_min(1e-12)
+    return mean, variance, of_mean + (squares * stat).sum(0)
 
 
 def sum_of_stages(stages: Sequence[Stage], x: Tensor, systematic: str) -> Tensor:
@@ -322,6 +339,11 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
         if description["sigma_network"] is not None:
             weights = _section(tensors, "sigma_network.")
             surrogate.sigma_network = _network(description["sigma_network"], config, weights)
+        if (calibration := description.get("calibration")) is not None:
+            weights = _section(tensors, "calibration.")
+            statistics = {name: weights.pop(name) for name in surrogate.standardization.tensors()}
+            networks = _network(calibration["networks"], config, weights)
+            surrogate.calibration = Calibration(networks, Standardization(**statistics), calibration["shift"])
     except AmpsureError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:

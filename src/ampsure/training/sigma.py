@@ -1,4 +1,4 @@
-r"""Networks for the systematic uncertainty of an ensemble's mean: that of the paper, and one from held-out events."""
+r"""One network for the systematic uncertainty of an ensemble's mean, eq. (het-RE-loss-new) of the paper."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ampsure.likelihoods import Likelihood
 from ampsure.likelihoods.base import bounded
 from ampsure.networks import StackedMLP
 
-__all__ = ["ResidualVariance", "SigmaCompanion", "VarianceCorrection"]
+__all__ = ["ResidualVariance", "SigmaCompanion"]
 
 
 class ResidualVariance(Likelihood):
-    """Residuals are Gaussian around zero; the network gives their log variance, eq. (het-RE-loss-new) of the paper."""
+    """Residuals are Gaussian around zero; the network gives their log variance."""
 
     name = "residual-variance"
     n_outputs = 1
@@ -31,19 +31,8 @@ class ResidualVariance(Likelihood):
         return bounded(out[..., 0]).exp()
 
 
-class VarianceCorrection(ResidualVariance):
-    """The network gives the log of a factor to a variance; y is (B, 3): residual, that variance, and one besides it."""
-
-    name = "variance-correction"
-
-    def nll(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 1), (B, 3) -> (E, B)
-        residual, corrected, added = y.unbind(-1)
-        variance = self.variance_syst(out) * corrected + added
-        return 0.5 * (residual.square() / variance + variance.log() + log(2 * pi))
-
-
 class SigmaCompanion(nn.Module):
-    """A `ResidualVariance` trained jointly with the ensemble: lambda_sigma L_sigma."""
+    """The same, trained jointly with the ensemble: lambda_sigma L_sigma."""
 
     weight: Tensor  # (G,)
 
