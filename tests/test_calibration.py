@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from ampsure import AmpsureError, fit, load_surrogate
+from ampsure import AmpsureError, audit, fit, load_surrogate
+from ampsure.calibration import Calibration
 from ampsure.config import resolve
+from ampsure.disturbances import Gap
 from ampsure.evaluation import pulls_of
 from ampsure.likelihoods import get_likelihood
+from ampsure.preprocessing import Standardization
 from ampsure.surrogate import combine
 
 CONFIG = {"network": {"hidden": (24, 24)}, "posterior": {"members": 3, "systematic": "held-out"}}
@@ -74,3 +77,116 @@ def test_every_likelihood_can_be_calibrated(method, events):
 def test_a_variational_posterior_has_its_own_sigma():
     with pytest.raises(AmpsureError, match="variational"):
         resolve("bayesian", "accurate", {"posterior": {"systematic": "held-out"}})
+
+
+def test_intervals_hold_what_they_promise(calibrated, events):
+    """Split-conformal: the share inside is at least the level, but for chance among scores and test events."""
+    test = events.split(1)[2]
+    p = calibrated.predict(test.momenta)
+    count = calibrated.calibration.count
+    for level in (0.5, 0.6827, 0.9):
+        low, high = p.interval(level)
+        assert (low < p.amplitude).all()
+        assert (p.amplitude < high).all()
+        share = np.mean((low <= test.truth) & (test.truth <= high))
+        assert abs(share - level) < 3.5 * np.sqrt(level * (1 - level) * (1 / count + 1 / len(test)))
+    low, high = p.interval(1 - 0.5 / count)  # more than so few events can promise
+    assert (low == 0).all()
+    assert np.isinf(high).all()
+
+
+def test_ranks_of_scores():
+    """Of n scores, the interval of level k/(n + 1) reaches the k-th smallest, or a larger one if it was not kept."""
+    calibration = Calibration(None, None)
+    few = calibration.settled(torch.arange(-9.0, 10.0))
+    assert few.shift == 0
+    sizes = np.sort(np.abs(np.arange(-9.0, 10.0))) / few.scale
+    assert [few.reach(k / 20) for k in range(1, 20)] == pytest.approx(sizes)
+    assert few.reach(0.96) == float("inf")
+    rng = np.random.default_rng(1)
+    pull = torch.from_numpy(rng.standard_normal(50_000))
+    many = calibration.settled(pull)
+    sizes = np.sort(np.abs(pull.numpy() - many.shift)) / many.scale
+    for level in (0.1, 0.5, 0.683, 0.95, 0.999):
+        exact = sizes[int(np.ceil(50_001 * level)) - 1]
+        assert exact <= many.reach(level) <= sizes[min(int(np.ceil(50_001 * level)) + 20, 49_999)]
+
+
+def test_gaussian_intervals_without_calibration(events):
+    p = fit(events, "heteroscedastic", config={"network": {"hidden": (16,)}}, epochs=1, seed=1).predict(
+        events.momenta[:50]
+    )
+    low, high = p.interval(0.6826894921)
+    variance = np.log1p((p.sigma_tot / p.amplitude) ** 2)
+    np.testing.assert_allclose(np.log(high / low), 2 * np.sqrt(variance), rtol=1e-9)
+    np.testing.assert_allclose(np.log(low * high) / 2, np.log(p.amplitude) - variance / 2, rtol=1e-9, atol=1e-9)
+    with pytest.raises(AmpsureError, match="between 0 and 1"):
+        p.interval(1.0)
+
+
+def test_holes_are_outside_the_domain():
+    rng = np.random.default_rng(1)
+    raw = rng.uniform(0, 10, (20_000, 3))
+    raw[:, 1] = rng.integers(0, 5, len(raw))  # repeats itself: no holes
+    raw = raw[(raw[:, 0] < 4) | (raw[:, 0] > 5)]
+    holes = Standardization.fit(torch.from_numpy(raw)).holes
+    assert holes.shape == (1, 3)
+    assert holes[0].tolist() == pytest.approx([0, 4, 5], abs=0.01)
+    inside = Standardization.fit(torch.from_numpy(raw)).inside(torch.tensor([[4.5, 1.0, 3.0], [3.5, 1.0, 3.0]]))
+    assert inside.tolist() == [False, True]
+
+
+def test_a_gap_is_seen_and_its_error_is_that_of_one_member(events):
+    gapped = Gap(half_width=15.0)(events)
+    surrogate = fit(gapped, "repulsive", config=CONFIG, epochs=10, batch_size=64, seed=1)
+    inside = np.abs(gapped.final_state_mass - 200) < 14
+    p = surrogate.predict(gapped.momenta, members=True)
+    if not len(surrogate.standardization.holes):
+        pytest.fail("the gap was not found")
+    assert not p.in_domain[inside].any()
+    one = p.members.var(0, ddof=1) * surrogate.target.scale**2
+    assert (np.log1p((p.sigma_stat / p.amplitude) ** 2)[inside] >= one[inside] * (1 - 1e-6)).all()
+    assert surrogate.standardization.holes[0, 0] == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01])
+def test_outliers_hardly_disturb(share, events):
+    """One amplitude in fifty is wrong, by factors up to e^30: it matters only if no share of outliers is allowed."""
+    rng = np.random.default_rng(1)
+    wrong = rng.random(len(events)) < 0.02
+    seen = replace(
+        events, amplitude=np.where(wrong, events.truth * np.exp(rng.uniform(1, 30, len(events))), events.truth)
+    )
+    config = {"network": {"hidden": (24, 24)}, "likelihood": {"beta": 0.25, "outliers": share}}
+    errors = []
+    for data in (events, seen):
+        surrogate = fit(data, "recommended", config=config, epochs=20, batch_size=64, seed=1, stages=1)
+        test = events.split(1)[2]
+        errors.append(np.median(np.abs(surrogate.predict(test.momenta).amplitude / test.truth - 1)))
+    if share:
+        assert errors[1] < 1.5 * errors[0]
+        found = surrogate.provenance["data"]["wrong"]
+        known = int(wrong[np.concatenate(events.split_indices(1)[:2])].sum())
+        assert found == pytest.approx(known, abs=4 * np.sqrt(known))
+    else:
+        assert errors[1] > 3 * errors[0]
+
+
+def test_audit_finds_wrong_amplitudes(events):
+    rng = np.random.default_rng(2)
+    wrong = rng.random(len(events)) < 0.02
+    factor = np.exp(rng.choice([-1.0, 1.0], len(events)) * rng.uniform(1.5, 20, len(events)))
+    seen = replace(events, amplitude=np.where(wrong, events.truth * factor, events.truth))
+    settings = {"network": {"hidden": (24, 24)}, "posterior": {"members": 2}}
+    config = resolve("recommended", "accurate", settings, epochs=15, batch_size=64, seed=1, stages=1)
+    found = audit(seen, config, folds=2)
+    suspects = np.zeros(len(events), bool)
+    suspects[found.suspects] = True
+    n = wrong.sum()
+    assert (suspects & wrong).sum() > n - 3 * np.sqrt(0.05 * n)
+    assert (suspects & ~wrong).sum() < 0.05 * n + 3 * np.sqrt(0.05 * n)
+    assert found.share == pytest.approx(wrong.mean(), rel=4 / np.sqrt(n))
+    with pytest.raises(AmpsureError, match="outliers"):
+        audit(seen, resolve("repulsive"))
+    with pytest.raises(AmpsureError, match="two parts"):
+        audit(seen, config, folds=1)

@@ -1,6 +1,7 @@
 """ampsure: amplitude surrogates you can be sure of."""
 
 from ampsure._version import __version__
+from ampsure.audit import Audit, audit
 from ampsure.errors import AmpsureError, InvalidEventsError
 from ampsure.events import Events
 from ampsure.fitting import fit, fit_many
@@ -12,12 +13,14 @@ from ampsure.surrogate import Prediction, Surrogate, load_surrogate
 
 __all__ = [
     "AmpsureError",
+    "Audit",
     "Events",
     "InvalidEventsError",
     "Prediction",
     "Process",
     "Surrogate",
     "__version__",
+    "audit",
     "fit",
     "fit_many",
     "generate",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import log, pi
+from dataclasses import dataclass, field, replace
+from math import ceil, inf, log, pi
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ampsure.likelihoods import Likelihood
@@ -14,6 +16,9 @@ from ampsure.networks import StackedMLP
 from ampsure.preprocessing import Standardization
 
 __all__ = ["Calibration", "VarianceCorrection", "calibration_inputs"]
+
+_ONE_SIGMA = 0.6826894921  # of a Gaussian
+_SCORES = 4096  # kept for intervals
 
 
 class VarianceCorrection(Likelihood):
@@ -37,31 +42,60 @@ def calibration_inputs(x: Tensor, variance_syst: Tensor, variance_stat: Tensor) 
     return torch.cat([x.double(), logs.double()], dim=1)
 
 
+def _ranks(count: int) -> NDArray[np.int64]:
+    """Which of so many order statistics are kept, counted from zero."""
+    return np.unique(np.linspace(0, count - 1, min(count, _SCORES)).astype(np.int64))
+
+
 @dataclass(frozen=True)
 class Calibration:
-    """Corrects the systematic variance that members have learned together with their mean.
+    """Corrects the uncertainties that members have learned together with their mean.
 
     The variance learned in the same training lags behind the mean, and is too small where the mean has learned the
     training events by heart. Small networks, each trained without another part of the held-out events, give the log of
     a factor to it; they see the features, and both variances, no further than in the held-out events. Their harmonic
     mean is used: then the mean squared pull is the average of theirs, which is one on the events each has not seen.
 
+    Held-out events that no network has seen then fix a shift, a scale and the intervals: split-conformal prediction
+    with |pull| as its score (Vovk et al., 2005; Lei et al., arXiv:1604.04173).
+
     Args:
         networks: one member a part of the events left out.
         standardization: of what they see.
-        shift: mean pull of the held-out events: the mean moves by this many sigma_tot.
+        shift: mean pull of the last events: the mean moves by this many sigma_tot.
+        scale: of both sigmas, so that 68.27 % of these events are within one.
+        scores: (S,) order statistics of |pull| after that, evenly spread over all `count` of them.
     """
 
     networks: StackedMLP
     standardization: Standardization
-    shift: float
+    shift: float = 0.0
+    scale: float = 1.0
+    scores: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    count: int = 0
 
-    def __call__(self, x: Tensor, variance_syst: Tensor, variance_stat: Tensor) -> tuple[Tensor, Tensor]:
-        """Correction of the mean and systematic variance: (B, F), (B,), (B,) -> 2 x (B,)."""
+    def __call__(self, x: Tensor, variance_syst: Tensor, variance_stat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Correction of the mean, systematic and statistical variance: (B, F), (B,), (B,) -> 3 x (B,)."""
         seen = self.inputs(x, variance_syst, variance_stat).to(self.networks.weights[0].dtype)
         logs = bounded(self.networks(seen)[..., 0].double())  # (K, B)
         corrected = variance_syst / torch.exp(-logs).mean(0)
-        return self.shift * (corrected + variance_stat).sqrt(), corrected
+        square = self.scale**2
+        return self.shift * (corrected + variance_stat).sqrt(), square * corrected, square * variance_stat
+
+    def settled(self, pull: Tensor) -> Calibration:
+        """With shift, scale and scores from pulls (N,) of events that neither networks nor members have seen."""
+        shift = float(pull.mean())
+        size = (pull.double() - shift).abs().sort().values.cpu()
+        scale = float(np.quantile(size.numpy(), _ONE_SIGMA))
+        scores = size[torch.from_numpy(_ranks(len(size)))] / scale
+        return replace(self, shift=shift, scale=scale, scores=scores, count=len(size))
+
+    def reach(self, level: float) -> float:
+        """How many sigma_tot around the mean hold a share `level` of all events, never less; infinite if unknown."""
+        needed = ceil((self.count + 1) * level) - 1  # rank among `count` scores and the one to come
+        if needed >= self.count:
+            return inf
+        return float(self.scores[np.searchsorted(_ranks(self.count), needed)])
 
     def inputs(self, x: Tensor, variance_syst: Tensor, variance_stat: Tensor) -> Tensor:
         """What the networks see: (B, F + 2), or less where that is the same for all events."""

@@ -152,7 +152,7 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "evidential-mixture": {"likelihood": {"name": "evidential_mixture"}},
     "bayesian": {"likelihood": {"name": "gaussian"}, "posterior": {"name": "variational"}},
     "recommended": {
-        "likelihood": {"name": "gaussian", "beta": 0.5},
+        "likelihood": {"name": "gaussian", "beta": 0.25, "outliers": 1e-3},
         "posterior": {"name": "ensemble", "members": 4, "systematic": "held-out"},
         "training": {"stages": 2},
     },

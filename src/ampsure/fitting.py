@@ -22,7 +22,6 @@ from ampsure.events import Events
 from ampsure.generation.settings import Cuts
 from ampsure.io import checksum, make_folder
 from ampsure.likelihoods import Likelihood, get_likelihood
-from ampsure.likelihoods.base import bounded
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Ensemble, Point, Posterior, Variational
@@ -192,18 +191,24 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
     companion = None
     history: dict[str, History] = {}
     earlier: tuple[Stage, ...] = ()
+    parts = [(x, y), (x_validation, y_validation)]
     for stage in range(stages):
         likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
         posterior = _posterior(config, x.shape[1], likelihood, dtype, stage).to(device)
         if systematic == "global-joint" and sigma is not None and stage + 1 == stages:
             companion = SigmaCompanion(sigma.network, config.posterior.lambda_sigma or config.posterior.members)
-        left, left_validation = (_left(earlier, *part, systematic) for part in ((x, y), (x_validation, y_validation)))
-        scale = float(left.square().mean().sqrt()) if stage else 1.0
-        data = TrainingData(*(t.to(dtype) for t in (x, left / scale, x_validation, left_validation / scale)))
+        left = [_left(earlier, *part, systematic) for part in parts]
+        scale = float(left[0].square().mean().sqrt()) if stage else 1.0
+        seen = [(part[0].to(dtype), (y / scale).to(dtype)) for part, y in zip(parts, left, strict=True)]
         name = "members" if stages == 1 else f"stage-{stage + 1}"
+        data = TrainingData(*seen[0], *seen[1])
         [history[name]] = yield name, [Training(posterior, likelihood, data, config.training, companion)]
         network = posterior.requires_grad_(False).members().requires_grad_(False)
-        limit = float(data.y_train.abs().max()) if stage else inf
+        limit = _largest(network, likelihood, seen[0][0], systematic) if stage else inf
+        if likelihood.outliers:  # there is nothing more to learn from them
+            right = [_right(network, likelihood, *part, systematic) for part in seen]
+            parts, seen = ([(p[0][r], p[1][r]) for p, r in zip(both, right, strict=True)] for both in (parts, seen))
+            sizes["wrong"] = sizes["training"] + sizes["validation"] - sum(len(y) for _, y in parts)
         if stage + 1 < stages:
             earlier += (Stage(network.double(), likelihood, scale, limit),)
     surrogate = Surrogate(
@@ -221,20 +226,17 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
         history=history,
     )
     if isinstance(likelihood, MSE):
-        likelihood.variance = float(_residuals(surrogate, data.x_validation, data.y_validation)[0].square().mean())
+        likelihood.variance = float(_residuals(surrogate, *seen[1])[0].square().mean())
     if sigma is not None and companion is None:
-        residuals = [
-            _residuals(surrogate, x, y)[0]
-            for x, y in ((data.x_train, data.y_train), (data.x_validation, data.y_validation))
-        ]
+        residuals = [_residuals(surrogate, *part)[0] for part in seen]
         with torch.no_grad():
             sigma.network.biases[-1] += residuals[0].square().mean().log()
-        on = TrainingData(data.x_train, residuals[0], data.x_validation, residuals[1])
+        on = TrainingData(seen[0][0], residuals[0], seen[1][0], residuals[1])
         [history["sigma"]] = yield "sigma", [Training(sigma, ResidualVariance(), on, config.training)]
     if sigma is not None:
         surrogate.sigma_network = sigma.network.requires_grad_(False)
     if systematic == "held-out":
-        history["sigma"] = yield from _calibrate(surrogate, data.x_validation, data.y_validation)
+        history["sigma"] = yield from _calibrate(surrogate, *seen[1])
     surrogate.provenance = {
         "data": {"checksum": source.checksum, **sizes},
         "events": events.provenance,
@@ -246,16 +248,16 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
 
 
 def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted, list[History], History]:
-    """Learns a `Calibration` from events (N, F), (N,) that were not used in training."""
+    """Learns a `Calibration` from events (N, F), (N,) that were not used in training, in random order."""
     config = surrogate.config
     residual, syst, stat = _residuals(surrogate, x, y)
+    n = len(y) - len(y) // 4  # the rest is for what these events have taught
     raw = calibration_inputs(x, syst, stat)
-    standardization = Standardization.fit(raw)
-    seen, target = standardization(raw).to(x.dtype), torch.stack([residual, syst, stat], dim=1)
-    folds = torch.arange(len(y), device=y.device) % min(_FOLDS, len(y))  # the events are in random order
-    n_train = int((folds > 0).sum())
+    standardization = Standardization.fit(raw[:n])
+    seen, target = standardization(raw[:n]).to(x.dtype), torch.stack([residual, syst, stat], dim=1)[:n]
+    folds = torch.arange(n, device=y.device) % min(_FOLDS, n)
     size = {
-        "batch_size": min(config.training.batch_size, 1024, max(n_train // 16, 1)),
+        "batch_size": min(config.training.batch_size, 1024, max(n // 20, 1)),
         "epochs": min(config.training.epochs, 60),
     }
     settings = config.training.model_copy(update=size)
@@ -268,12 +270,12 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
         parts = [values[chosen] for chosen in (folds != fold, folds == fold) for values in (seen, target)]
         trainings.append(Training(Point(networks[-1]), VarianceCorrection(), TrainingData(*parts), settings))
     histories = yield "sigma", trainings
-    with torch.no_grad():
-        factors = bounded(torch.stack([network(seen)[0, :, 0] for network in networks])).exp()  # (K, N)
-        unseen = factors.gather(0, folds[None])[0]
-        shift = float((residual / (unseen * syst + stat).sqrt()).mean())
     stack = cast(StackedMLP, SideBySide(networks).joined).requires_grad_(False)
-    surrogate.calibration = Calibration(stack, standardization, shift)
+    learned = Calibration(stack, standardization)
+    with torch.no_grad():
+        _, corrected, _ = learned(x[n:], syst[n:].double(), stat[n:].double())
+        pull = residual[n:] / (corrected + stat[n:]).sqrt()
+    surrogate.calibration = learned.settled(pull) if len(pull) else learned
     return histories[0]
 
 
@@ -326,6 +328,24 @@ def _stack(
 def _left(stages: Sequence[Stage], x: Tensor, y: Tensor, systematic: str) -> Tensor:
     """What the stages leave of the target, in float64: (N, F), (N,) -> (N,)."""
     return y - torch.cat([sum_of_stages(stages, chunk, systematic) for chunk in x.split(8192)])
+
+
+@torch.no_grad()
+def _largest(network: StackedMLP, likelihood: Likelihood, x: Tensor, systematic: str) -> float:
+    """Largest mean the members predict for events (N, F)."""
+    return max(float(combine(network(chunk), likelihood, systematic)[0].abs().max()) for chunk in x.split(8192))
+
+
+@torch.no_grad()
+def _right(network: StackedMLP, likelihood: Likelihood, x: Tensor, y: Tensor, systematic: str) -> Tensor:
+    """Events (N, F), (N,) that are rather right than outliers, (N,)."""
+    parts = []
+    for chunk, target in zip(x.split(8192), y.split(8192), strict=True):
+        out = network(chunk)
+        mean = combine(out, likelihood, systematic)[0].to(y.dtype)
+        variance = likelihood.variance_syst(out).mean(0) + (likelihood.prediction(out) - mean).square().mean(0)
+        parts.append(likelihood.wrong(target - mean, variance) < 0.5)
+    return torch.cat(parts)
 
 
 @torch.no_grad()

@@ -131,6 +131,7 @@ class Standardization:
         columns: (F,) indices of the columns kept.
         mean, scale: (F,) float64.
         low, high: (F_raw,) range of all columns seen in training, the constant ones included.
+        holes: (M, 3) ranges without events in the middle of many: column, low, high.
     """
 
     columns: Tensor
@@ -138,6 +139,7 @@ class Standardization:
     scale: Tensor
     low: Tensor
     high: Tensor
+    holes: Tensor
 
     @staticmethod
     def fit(raw: Tensor) -> Standardization:
@@ -148,7 +150,7 @@ class Standardization:
         columns = (scale > 1e-9 * raw.abs().amax(0)).nonzero().squeeze(1)
         if len(columns) == 0:
             raise AmpsureError("All features of the training events are constant: there is nothing to learn from.")
-        return Standardization(columns, mean[columns], scale[columns], raw.amin(0), raw.amax(0))
+        return Standardization(columns, mean[columns], scale[columns], raw.amin(0), raw.amax(0), _holes(raw))
 
     def __call__(self, raw: Tensor) -> Tensor:
         """(N, F_raw) -> (N, F)."""
@@ -157,14 +159,35 @@ class Standardization:
     def inside(self, raw: Tensor) -> Tensor:
         """Where all features lie in the range seen in training, but for rounding: (N, F_raw) -> (N,)."""
         rounding = 1e-9 * torch.maximum(self.low.abs(), self.high.abs())
-        return ((raw >= self.low - rounding) & (raw <= self.high + rounding)).all(1)
+        inside = ((raw >= self.low - rounding) & (raw <= self.high + rounding)).all(1)
+        column, low, high = self.holes.unbind(1)
+        value = raw[:, column.long()]  # (N, M)
+        return inside & ~((value > low) & (value < high)).any(1)
 
     def to(self, device: torch.device) -> Standardization:
         return Standardization(*(t.to(device) for t in self.tensors().values()))
 
     def tensors(self) -> dict[str, Tensor]:
         """What has to be saved."""
-        return {name: getattr(self, name) for name in ("columns", "mean", "scale", "low", "high")}
+        return {name: getattr(self, name) for name in ("columns", "mean", "scale", "low", "high", "holes")}
+
+
+def _holes(raw: Tensor, neighbours: int = 64, ratio: float = 40.0) -> Tensor:
+    """Ranges of single columns (N, F) without events: (M, 3), column, low, high.
+
+    A hole is a distance between two neighbouring values that is `ratio` times the mean distance of the values to its
+    left, and of those to its right; by chance that happens with probability exp(-ratio). Values that repeat have none.
+    """
+    found = [raw.new_zeros(0, 3)]
+    if len(raw) > 4 * neighbours:
+        for column, values in enumerate(raw.sort(dim=0).values.unbind(1)):
+            reach = (values[neighbours:] - values[:-neighbours]) / neighbours  # mean distance over a window
+            usual = torch.minimum(reach[: -neighbours - 1], reach[neighbours + 1 :])
+            widest = torch.maximum(reach[: -neighbours - 1], reach[neighbours + 1 :])
+            low, high = values[neighbours : -neighbours - 1], values[neighbours + 1 : -neighbours]
+            hole = (high - low > ratio * widest) & (usual > 0)
+            found.append(torch.stack([torch.full_like(low[hole], column), low[hole], high[hole]], dim=1))
+    return torch.cat(found)
 
 
 class Moments(NamedTuple):
@@ -190,6 +213,10 @@ class Target:
         """Amplitudes (N,) -> standardised targets (N,)."""
         return (self._forward(amplitude) - self.mean) / self.scale
 
+    def inverse(self, y: Tensor) -> Tensor:
+        """Standardised targets (N,) -> amplitudes (N,)."""
+        return self._linear(self.mean + self.scale * y.double(), y.new_zeros(1), y.new_zeros(1)).amplitude
+
     def moments(self, y: Tensor, variance_syst: Tensor, variance_stat: Tensor, *, linear: bool = False) -> Moments:
         """Back to amplitudes: standardised mean and variances (N,) -> `Moments`.
 
@@ -199,6 +226,10 @@ class Target:
         z = self.mean + self.scale * y.double()
         v_syst, v_stat = (self.scale**2 * v.double() for v in (variance_syst, variance_stat))
         return self._linear(z, v_syst, v_stat) if linear else self._exact(z, v_syst, v_stat)
+
+    def slope(self, amplitude: Tensor) -> Tensor:
+        """dA/dy of amplitudes (N,)."""
+        raise NotImplementedError
 
     def parameters(self) -> dict[str, float]:
         """What has to be saved."""
@@ -236,6 +267,9 @@ class LogTarget(Target):
         log = amplitude.log()
         return LogTarget(float(log.mean()), _scale(log))
 
+    def slope(self, amplitude: Tensor) -> Tensor:
+        return self.scale * amplitude
+
     def parameters(self) -> dict[str, float]:
         return {"mean": self.mean, "scale": self.scale}
 
@@ -271,6 +305,9 @@ class AsinhTarget(Target):
             raise AmpsureError("More than half of the training amplitudes are zero: there is nothing to learn from.")
         z = torch.asinh(amplitude / unit)
         return AsinhTarget(float(z.mean()), _scale(z), unit)
+
+    def slope(self, amplitude: Tensor) -> Tensor:
+        return self.scale * torch.hypot(amplitude, amplitude.new_tensor(self.unit))
 
     def parameters(self) -> dict[str, float]:
         return {"mean": self.mean, "scale": self.scale, "unit": self.unit}

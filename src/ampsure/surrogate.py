@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import inf
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from scipy.special import ndtri
 from torch import Tensor
 
 from ampsure.calibration import Calibration
@@ -54,6 +55,7 @@ class Prediction:
         in_domain: False where the surrogate has to extrapolate.
         members: (E, N) standardised prediction of every member, if asked for.
         parameters: (E, N, n_outputs) outputs of every member, if asked for.
+        interval_of: what `interval` asks.
     """
 
     amplitude: Array
@@ -63,6 +65,19 @@ class Prediction:
     in_domain: Array
     members: Array | None = None
     parameters: Array | None = None
+    interval_of: Callable[[float], tuple[Array, Array]] | None = None
+
+    def interval(self, level: float) -> tuple[Array, Array]:
+        """Lower and upper end, (N,) each, of intervals that hold the amplitude with probability `level`.
+
+        Central in the transformed amplitude. If held-out events have calibrated the surrogate, their pulls say how many
+        sigma_tot it takes, and the share of all events inside is at least `level`; otherwise pulls are Gaussian.
+        """
+        if not 0 < level < 1:
+            raise AmpsureError(f"The level of an interval is a probability between 0 and 1, not {level}.")
+        if self.interval_of is None:
+            raise AmpsureError("These predictions do not come from a surrogate: they have no intervals.")
+        return self.interval_of(level)
 
 
 @dataclass(frozen=True)
@@ -140,22 +155,44 @@ class Surrogate:
         chunks = given.split(_CHUNK) if len(given) else (given,)
         parts: list[list[Tensor]] = []
         for chunk in chunks:
-            moments, inside, out, offset = self._predict(chunk.to(self.device, torch.float64), linear)
-            kept = [*moments, inside]
+            moments, inside, y, variance, out, offset = self._predict(chunk.to(self.device, torch.float64), linear)
+            kept = [*moments, inside, y, variance]
             if members:
                 kept.append((offset + self.scale * self.likelihood.prediction(out).double()).T)
             if parameters:
                 kept.append(out.double().transpose(0, 1))
             parts.append([tensor.to(given.device) for tensor in kept])
         joined = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
-        extra = [tensor.transpose(0, 1) for tensor in joined[5:]]  # members first
-        arrays = [*joined[:5], extra.pop(0) if members else None, extra.pop(0) if parameters else None]
-        if isinstance(momenta, Tensor):
-            return Prediction(*arrays)
-        return Prediction(*(None if a is None else a.numpy() for a in arrays))
+        extra = [tensor.transpose(0, 1) for tensor in joined[7:]]  # members first
+        kind = (lambda tensor: tensor) if isinstance(momenta, Tensor) else Tensor.numpy
 
-    def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor, Tensor]:
-        """Moments of the amplitude, domain flag (B,), outputs (E, B, n_outputs), sum of the earlier stages (B,)."""
+        def interval(level: float) -> tuple[Array, Array]:
+            half = self._reach(level) * joined[6].sqrt()
+            return kind(self.target.inverse(joined[5] - half)), kind(self.target.inverse(joined[5] + half))
+
+        amplitude, sigma_syst, sigma_stat, sigma_tot, in_domain = map(kind, joined[:5])
+        return Prediction(
+            amplitude,
+            sigma_syst,
+            sigma_stat,
+            sigma_tot,
+            in_domain,
+            members=kind(extra.pop(0)) if members else None,
+            parameters=kind(extra.pop(0)) if parameters else None,
+            interval_of=interval,
+        )
+
+    def _reach(self, level: float) -> float:
+        """Half the width of an interval, in sigma_tot."""
+        if self.calibration is not None and self.calibration.count:
+            return self.calibration.reach(level)
+        return float(ndtri((1 + level) / 2))
+
+    def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Moments of the amplitude, domain flag, standardised mean and total variance (B,), outputs, earlier stages.
+
+        The outputs are (E, B, n_outputs), the sum of the earlier stages (B,).
+        """
         raw = get_features(self.config.features.inputs)(momenta, self.process)
         x, inside = self.standardization(raw), self.standardization.inside(raw)
         if self.cuts is not None and len(momenta):
@@ -169,11 +206,16 @@ class Surrogate:
             variance_syst = ResidualVariance().variance_syst(self.sigma_network(x))[0].double()
         mean, square = mean.clamp(-self.limit, self.limit), self.scale**2
         if self.calibration is not None:
-            correction, variance_syst = self.calibration(x, variance_syst, variance_stat)
+            correction, variance_syst, variance_stat = self.calibration(x, variance_syst, variance_stat)
             mean = mean + correction
-        mean = offset + self.scale * mean
-        moments = self.target.moments(mean, square * variance_syst, square * variance_stat, linear=linear)
-        return moments, inside, out, offset
+        if systematic == "held-out" and len(out) > 1:  # where nothing was learned, errors need not be independent
+            one = self.likelihood.prediction(out).double().var(0)
+            variance_stat = torch.where(inside, variance_stat, torch.maximum(variance_stat, one))
+        # nobody can know less than the spread of all amplitudes; a network that runs away would say so
+        variances = [(square * v).clamp_max(1.0) for v in (variance_syst, variance_stat)]
+        y = offset + self.scale * mean
+        moments = self.target.moments(y, *variances, linear=linear)
+        return moments, inside, y, variances[0] + variances[1], out, offset
 
     def resampled(self, samples: int, seed: int = 0) -> Surrogate:
         """The same surrogate with another number of networks drawn from its variational posterior.
@@ -222,6 +264,7 @@ class Surrogate:
         if self.calibration is not None:
             parts = self.calibration.networks.state_dict(), self.calibration.standardization.tensors()
             tensors |= {f"calibration.{k}": v for part in parts for k, v in part.items()}
+            tensors["calibration.scores"] = self.calibration.scores
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         description = {
             "format": "ampsure-surrogate",
@@ -245,7 +288,12 @@ class Surrogate:
             "sigma_network": None if self.sigma_network is None else _shape(self.sigma_network),
             "calibration": None
             if self.calibration is None
-            else {"networks": _shape(self.calibration.networks), "shift": self.calibration.shift},
+            else {
+                "networks": _shape(self.calibration.networks),
+                "shift": self.calibration.shift,
+                "scale": self.calibration.scale,
+                "count": self.calibration.count,
+            },
             "cuts": None if self.cuts is None else self.cuts.model_dump(mode="json"),
             "weights_checksum": _tensor_checksum(tensors),
             "history": self.history,
@@ -316,7 +364,7 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
         surrogate = Surrogate(
             config=config,
             process=Process.from_dict(description["process"]),
-            standardization=Standardization(**_section(tensors, "standardization.")),
+            standardization=Standardization(**{"holes": torch.zeros(0, 3), **_section(tensors, "standardization.")}),
             target=get_target(target.pop("name"))(**target),
             likelihood=likelihood,
             network=network,
@@ -341,9 +389,10 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
             surrogate.sigma_network = _network(description["sigma_network"], config, weights)
         if (calibration := description.get("calibration")) is not None:
             weights = _section(tensors, "calibration.")
+            scores = weights.pop("scores")
             statistics = {name: weights.pop(name) for name in surrogate.standardization.tensors()}
-            networks = _network(calibration["networks"], config, weights)
-            surrogate.calibration = Calibration(networks, Standardization(**statistics), calibration["shift"])
+            networks = _network(calibration.pop("networks"), config, weights)
+            surrogate.calibration = Calibration(networks, Standardization(**statistics), scores=scores, **calibration)
     except AmpsureError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import ampsure
-from ampsure.disturbances import BoxSmearing, Disturbance, Gap, PeakedSmearing, UniformSmearing, disturb
+from ampsure.disturbances import BoxSmearing, Disturbance, Gap, Outliers, PeakedSmearing, UniformSmearing, disturb
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation import Settings
@@ -151,6 +151,7 @@ def disturb_command(
     ] = None,
     peak: Annotated[float | None, typer.Option(metavar="EPS", help="Noise EPS m_thresh/|m - m_thresh|.")] = None,
     gap: Annotated[float | None, typer.Option(metavar="W", help="No training events where |m - m_thresh| < W.")] = None,
+    outliers: Annotated[bool, typer.Option("--outliers", help="Wrong amplitudes, as real programs make them.")] = False,
     threshold: Annotated[float, typer.Option("--threshold", help="m_thresh in GeV.")] = 200.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the noise.")] = 0,
     negative: Annotated[Negative, typer.Option(help="Draw negative amplitudes again, or keep them.")] = Negative.redraw,
@@ -171,8 +172,10 @@ def disturb_command(
         chosen.append(PeakedSmearing(peak, threshold=threshold))
     if gap is not None:
         chosen.append(Gap(gap, threshold=threshold))
+    if outliers:
+        chosen.append(Outliers())
     if not chosen:
-        raise AmpsureError("Nothing to do: give at least one of --uniform, --box, --peak and --gap.")
+        raise AmpsureError("Nothing to do: give at least one of --uniform, --box, --peak, --gap and --outliers.")
     events = ampsure.load(source, process=process_of(process), invalid=invalid.value, signed=signed)
     print_dropped(events)
     events = disturb(events, chosen, seed=seed, negative=negative.value)
@@ -180,6 +183,8 @@ def disturb_command(
     for entry in events.provenance["disturbances"][-len(chosen) :]:
         if entry["kind"] == "Gap":
             console.print(f"Gap: {entry['events']:,} of {len(events):,} events are left to tests alone.")
+        elif entry["kind"] == "Outliers":
+            console.print(f"Outliers: {entry['wrong_events']:,} amplitudes are wrong by more than 0.1 %.")
         else:
             fate = "drawn again" if entry["negative"] == "redraw" else "kept"
             console.print(

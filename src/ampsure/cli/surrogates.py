@@ -18,15 +18,28 @@ from rich.markup import escape
 from rich.table import Table
 
 import ampsure
+from ampsure.audit import audit
 from ampsure.config import METHODS, RECIPES, Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.evaluation import Judgement, judge
 from ampsure.fitting import Report, fit
 from ampsure.io import replacing
+from ampsure.io.atomic import check_writable
 from ampsure.surrogate import Surrogate, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
 
-from .common import DeviceOption, Invalid, app, console, events_to_test, parse_settings, training_progress
+from .common import (
+    DeviceOption,
+    Invalid,
+    ProcessOption,
+    app,
+    console,
+    events_to_test,
+    parse_settings,
+    process_of,
+    training_progress,
+    with_history,
+)
 
 __all__: list[str] = []
 
@@ -131,6 +144,48 @@ def predict(
     console.print(f"{len(prediction.amplitude):,} predictions written to {escape(str(output))}.")
     if outside:
         console.print(f"[yellow]Warning:[/] {outside:,} of them are outside the domain of the training events.")
+
+
+@app.command(name="audit")
+def audit_command(
+    source: Annotated[Path, typer.Argument(metavar="EVENTS", help="Events in any known format.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for all probabilities (.npz).")] = None,
+    clean: Annotated[Path | None, typer.Option(help="File for the events that are rather right than wrong.")] = None,
+    folds: Annotated[int, typer.Option(help="Parts, each predicted from all others.")] = 4,
+    process: ProcessOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Find amplitudes that do not agree with all the others, before anything is trained on them.
+
+    Example: `ampsure audit events.h5 -o audit.npz --clean clean.h5`
+    """
+    if output is not None and output.suffix != ".npz":
+        raise AmpsureError(f"The probabilities are written as .npz, not {output.name!r}.")
+    for path in (output, clean):
+        if path is not None:
+            check_writable(path)
+    config = resolve("recommended", "accurate", parse_settings(settings or []))
+    events = ampsure.load(source, process=process_of(process))
+    with training_progress() as report:
+        found = audit(events, config, folds=folds, report=lambda job, stage, p: report(f"part {job + 1}: {stage}", p))
+    suspects = found.suspects
+    console.print(
+        f"{len(suspects):,} of {len(events):,} amplitudes are rather wrong than right; "
+        f"{found.share * len(events):,.0f} are expected to be wrong."
+    )
+    table = Table("event", "amplitude", "expected", "sigma", "probability")
+    for i in suspects[:20]:
+        values = (events.amplitude[i], found.amplitude[i], found.sigma[i])
+        table.add_row(str(i), *(f"{value:.4g}" for value in values), f"{found.probability[i]:.4f}")
+    if len(suspects):
+        console.print(table)
+    if output is not None:
+        with replacing(output) as temporary:
+            np.savez(temporary, probability=found.probability, amplitude=found.amplitude, sigma_tot=found.sigma)
+        console.print(f"All probabilities: {escape(str(output))}")
+    if clean is not None:
+        ampsure.save(with_history(events[found.probability <= 0.5], "audit", source), clean)
+        console.print(f"{len(events) - len(suspects):,} events written to {escape(str(clean))}.")
 
 
 @config_app.command()

@@ -25,6 +25,8 @@ class Likelihood:
     n_outputs: int
     detached: slice | None = None
     """Outputs whose gradient must not reach the features they share with the others."""
+    outliers: float = 0.0
+    """Share of amplitudes that may be wrong by anything."""
 
     def nll(self, out: Tensor, y: Tensor) -> Tensor:
         """Negative log-likelihood, normalised: constants included, so that likelihoods can be compared."""
@@ -53,6 +55,10 @@ class Likelihood:
     def prediction(self, out: Tensor) -> Tensor:
         """Point estimate of one member."""
         return self.mean(out)
+
+    def wrong(self, residual: Tensor, variance: Tensor) -> Tensor:
+        """Probability that an amplitude is one of the `outliers`: residuals and variances of one shape."""
+        return torch.zeros_like(residual)
 
     def initial_bias(self) -> tuple[float, ...]:
         """Where the last layer's bias starts, one number an output."""

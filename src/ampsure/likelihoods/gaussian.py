@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log, log1p, pi
 
 import torch
 from torch import Tensor
@@ -30,6 +31,9 @@ class Gaussian(Likelihood):
     * `faithful` trains the mean by the squared error, and the variance for that mean on features it cannot change
       (Stirn et al., arXiv:2212.09184).
 
+    `outliers` is the share of events that may be wrong by anything: a mixture with a Cauchy density of unit width, far
+    wider than the residuals. An event many standard deviations off then has hardly any weight, nor a say in sigma.
+
     >>> out, y = torch.tensor([[[1.0, -2.0]]]), torch.tensor([1.5])
     >>> Gaussian().nll(out, y)
     tensor([[0.8426]])
@@ -39,19 +43,39 @@ class Gaussian(Likelihood):
     n_outputs = 2
     beta: float = 0.0
     faithful: bool = False
+    outliers: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.outliers < 0.5:
+            raise AmpsureError(
+                f"The option outliers of the likelihood 'gaussian' is a share below one half, not {self.outliers}."
+            )
         if not 0 <= self.beta <= 1:
             raise AmpsureError(f"The option beta of the likelihood 'gaussian' lies between 0 and 1, not {self.beta}.")
-        if self.faithful and self.beta:
-            raise AmpsureError(
-                "A faithful mean does not see the variance, so beta changes nothing: choose one of them."
-            )
+        if self.faithful and (self.beta or self.outliers):
+            raise AmpsureError("A faithful mean does not see the variance: choose it, or beta and outliers.")
         self.detached = slice(1, 2) if self.faithful else None
 
     def nll(self, out: Tensor, y: Tensor) -> Tensor:
         mean, log_var = out.unbind(-1)
-        return gaussian_nll(y - mean, bounded(log_var))
+        return self._nll(y - mean, bounded(log_var))
+
+    def _nll(self, residual: Tensor, log_var: Tensor) -> Tensor:
+        if not self.outliers:
+            return gaussian_nll(residual, log_var)
+        return -torch.logaddexp(*self._components(residual, log_var))
+
+    def _components(self, residual: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the weighted densities of right and wrong amplitudes."""
+        square = residual.square()
+        right = (square * torch.exp(-log_var)).clamp_max(1e4) + log_var + LOG_2PI  # further out has no gradient
+        return log1p(-self.outliers) - 0.5 * right, log(self.outliers / pi) - torch.log1p(square)
+
+    def wrong(self, residual: Tensor, variance: Tensor) -> Tensor:
+        if not self.outliers:
+            return super().wrong(residual, variance)
+        right, wrong = self._components(residual, variance.log())
+        return torch.sigmoid(wrong - right)
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
         if self.faithful:

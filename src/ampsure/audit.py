@@ -1,0 +1,100 @@
+"""`audit` finds amplitudes of a data set that do not agree with all the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import pi
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ampsure.config import Config, resolve
+from ampsure.errors import AmpsureError
+from ampsure.events import Events
+from ampsure.fitting import fit_many
+from ampsure.training import Progress
+
+__all__ = ["Audit", "audit"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the other amplitudes say about each one, (N,) each.
+
+    Args:
+        probability: of being wrong.
+        amplitude, sigma: predicted from the other events.
+        pull: standard deviations between the two.
+        share: of amplitudes that are wrong, in all.
+    """
+
+    probability: Floats
+    amplitude: Floats
+    sigma: Floats
+    pull: Floats
+    share: float
+
+    @property
+    def suspects(self) -> NDArray[np.int64]:
+        """Indices of events that are rather wrong than right, those furthest off first."""
+        found = np.flatnonzero(self.probability > 0.5)
+        return found[np.argsort(-np.abs(self.pull[found]), kind="stable")]
+
+
+def audit(
+    events: Events,
+    config: Config | None = None,
+    *,
+    folds: int = 4,
+    checkpoint: str | os.PathLike[str] | None = None,
+    report: Callable[[int, str, Progress], None] | None = None,
+) -> Audit:
+    """The probability of every amplitude to be wrong, given all the others.
+
+    Each part of the events is predicted by a surrogate that has not seen it, so that no amplitude vouches for itself.
+    Residuals are then a mixture of right amplitudes, Gaussian with the calibrated sigma_tot, and wrong ones with a
+    Cauchy distribution as wide as all amplitudes; their share is fitted to the residuals.
+
+    Args:
+        config: of the surrogates; by default the recommended method. It must allow for outliers.
+        folds: parts of the events.
+        checkpoint: folder for the state of the trainings; the same call resumes from it.
+        report: called with (number of the fold, stage, Progress) after every epoch.
+    """
+    config = config or resolve("recommended")
+    if folds < 2 or len(events) < 20 * folds:
+        raise AmpsureError(f"An audit needs at least two parts of 20 events each, not {folds} of {len(events)} events.")
+    if not config.likelihood.options.get("outliers"):
+        raise AmpsureError("An audit trains on amplitudes that may be wrong: set likelihood.outliers to their share.")
+    part = np.random.default_rng(config.training.seed).permutation(len(events)) % folds
+    data = config.data.model_copy(update={"fractions": (0.9, 0.1, 0.0)})
+    config = config.model_copy(update={"data": data})
+    jobs = [(replace(events, trainable=events.trainable & (part != k)), config) for k in range(folds)]
+    residual, variance = np.empty(len(events)), np.empty(len(events))
+    amplitude, sigma = np.empty(len(events)), np.empty(len(events))
+    for k, surrogate in enumerate(fit_many(jobs, checkpoint=checkpoint, report=report)):
+        unseen = part == k
+        p = surrogate.predict(events.momenta[unseen], linear=True)
+        seen, predicted = (torch.from_numpy(a) for a in (events.amplitude[unseen], p.amplitude))
+        target = surrogate.target
+        residual[unseen] = (target.transform(seen) - target.transform(predicted)).numpy()
+        variance[unseen] = (torch.from_numpy(p.sigma_tot) / target.slope(predicted)).square().numpy()
+        amplitude[unseen], sigma[unseen] = p.amplitude, p.sigma_tot
+    probability, share = _wrong(residual, variance)
+    return Audit(probability, amplitude, sigma, residual / np.sqrt(variance), share)
+
+
+def _wrong(residual: Floats, variance: Floats, steps: int = 100) -> tuple[Floats, float]:
+    """Probability of each residual (N,) to be wrong, and their share: expectation and maximisation in turn."""
+    with np.errstate(under="ignore"):
+        right = np.exp(-0.5 * residual**2 / variance) / np.sqrt(2 * pi * variance)
+    wrong, share = 1 / (pi * (1 + residual**2)), 0.01
+    for _ in range(steps):
+        probability = share * wrong / (share * wrong + (1 - share) * right)
+        share = float(np.clip(probability.mean(), 0.5 / len(residual), 0.5))
+    return probability, share
