@@ -17,6 +17,7 @@ from . import (
     error_propagation,
     evidential,
     evidential_mixture,
+    exam,
     gap_accuracy,
     gap_spectrum,
     gap_uncertainty,
@@ -75,6 +76,7 @@ STUDIES: dict[str, Study] = {
         accuracy_cost,
         accuracy_size,
         bias_remedies,
+        exam,
     )
 }
 """All studies, in the order of the paper, then our own."""
