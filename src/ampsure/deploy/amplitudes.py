@@ -30,7 +30,7 @@ Exact = Callable[[Floats], Array]
 class Predicts(Protocol):
     """A `Surrogate`, or whatever predicts as one."""
 
-    def predict(self, momenta: Array) -> Prediction: ...
+    def predict(self, momenta: Array, *, linear: bool = False) -> Prediction: ...
 
 
 def evaluate(exact: Exact, momenta: Floats, *, signed: bool = True) -> Floats:
