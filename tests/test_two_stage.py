@@ -152,18 +152,19 @@ def test_a_bad_surrogate_costs_time_alone(trained, sampler):
 
 def test_maxima_keep_their_promise(trained, sampler):
     """Excess shares of the order asked for; the learned maximum against the measured one."""
+    share = 2e-3
     measured, learned = (
         TwoStageSummary(
-            **two_stage(trained, 4000, sampler=sampler, seed=5, maximum=m, overweight=5e-3).provenance["two_stage"]
+            **two_stage(trained, 4000, sampler=sampler, seed=5, maximum=m, overweight=share).provenance["two_stage"]
         )
         for m in ("measured", "learned")
     )
-    for found in (measured, learned):
-        assert found.first_overweight < 3 * 5e-3
-        assert found.second_overweight < 3 * 5e-3
+    for found in (measured, learned):  # few events make up the excess: a factor of three is chance
+        assert share / 3 < found.first_overweight < 3 * share
+        assert share / 3 < found.second_overweight < 3 * share
     assert learned.pilot_exact_evaluations == 0 < measured.pilot_exact_evaluations
-    # sigma_tot of this small ensemble is good to some tens of per cent, and so is the distance of x_max from one
-    assert (learned.second_maximum - 1) / (measured.second_maximum - 1) == pytest.approx(1, abs=0.7)
+    # half of all x are within 0.2 % of one, and the largest of 2000 about 1.3
+    assert learned.second_maximum == pytest.approx(measured.second_maximum, abs=0.03)
 
 
 def test_learned_maximum_is_that_of_drawn_ratios():

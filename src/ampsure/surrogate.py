@@ -156,6 +156,24 @@ class Surrogate:
 
     def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor, Tensor]:
         """Moments of the amplitude, domain flag (B,), outputs (E, B, n_outputs), sum of the earlier stages (B,)."""
+        mean, variance_syst, variance_stat, inside, out, offset = self._standardised(momenta)
+        return self.target.moments(mean, variance_syst, variance_stat, linear=linear), inside, out, offset
+
+    @torch.no_grad()
+    def standardised(self, momenta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of momenta (N, n, 4) mean, systematic and statistical variance (N,), and the members' means (E, N).
+
+        All of the standardised target, which is Gaussian where the amplitude is not.
+        """
+        parts = []
+        for chunk in momenta.split(_CHUNK) if len(momenta) else (momenta,):
+            mean, syst, stat, _, out, offset = self._standardised(chunk.to(self.device, torch.float64))
+            parts.append((mean, syst, stat, (offset + self.scale * self.likelihood.prediction(out).double()).T))
+        mean, syst, stat, members = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        return mean, syst, stat, members.T
+
+    def _standardised(self, momenta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Mean and both variances of the standardised target, then as `_predict`."""
         raw = get_features(self.config.features.inputs)(momenta, self.process)
         x, inside = self.standardization(raw), self.standardization.inside(raw)
         if self.cuts is not None and len(momenta):
@@ -171,9 +189,7 @@ class Surrogate:
         if self.calibration is not None:
             correction, variance_syst = self.calibration(x, variance_syst, variance_stat)
             mean = mean + correction
-        mean = offset + self.scale * mean
-        moments = self.target.moments(mean, square * variance_syst, square * variance_stat, linear=linear)
-        return moments, inside, out, offset
+        return offset + self.scale * mean, square * variance_syst, square * variance_stat, inside, out, offset
 
     def resampled(self, samples: int, seed: int = 0) -> Surrogate:
         """The same surrogate with another number of networks drawn from its variational posterior.
