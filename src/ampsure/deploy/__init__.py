@@ -1,7 +1,10 @@
-"""Surrogates at work: gated amplitudes, two-stage unweighting, weights of events, smaller networks."""
+"""Surrogates at work: gated amplitudes, two-stage unweighting, weights and histograms of events, smaller networks."""
 
 from .amplitudes import ExternalProgram, SharedLibrary, UmamiLibrary
+from .distill import distill
 from .gated import GateCounts, GatedAmplitude, GateLog
+from .histograms import UncertainHistogram, histogram, save_histogram
+from .reweight import Reweighting, member_amplitudes, reweight, surrogate_weights
 from .two_stage import TwoStageSummary, adapted_sampler, learned_maximum, two_stage
 
 __all__ = [
@@ -9,10 +12,18 @@ __all__ = [
     "GateCounts",
     "GateLog",
     "GatedAmplitude",
+    "Reweighting",
     "SharedLibrary",
     "TwoStageSummary",
     "UmamiLibrary",
+    "UncertainHistogram",
     "adapted_sampler",
+    "distill",
+    "histogram",
     "learned_maximum",
+    "member_amplitudes",
+    "reweight",
+    "save_histogram",
+    "surrogate_weights",
     "two_stage",
 ]

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Protocol, Self
@@ -50,7 +51,9 @@ def evaluate(exact: Exact, momenta: Floats, *, signed: bool = True) -> Floats:
     bad = ~np.isfinite(values) if signed else ~(np.isfinite(values) & (values >= 0))
     if bad.any():
         kind = "finite" if signed else "finite and not negative"
-        raise AmpsureError(f"The exact amplitude must be {kind}, but it is not for {int(bad.sum())} of {len(bad)} points.")
+        raise AmpsureError(
+            f"The exact amplitude must be {kind}, but it is not for {int(bad.sum())} of {len(bad)} points."
+        )
     return values
 
 
@@ -108,10 +111,8 @@ class ExternalProgram:
             process.kill()
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
-                    try:
+                    with suppress(OSError):  # bytes it never read
                         stream.close()
-                    except OSError:  # bytes it never read
-                        pass
             process.wait()
         if self._errors is not None:
             self._errors.close()

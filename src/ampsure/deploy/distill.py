@@ -37,8 +37,8 @@ def distill(
 ) -> Surrogate:
     """One network, or one a stage, that predicts what a surrogate predicts: amplitude, sigma_syst and sigma_stat.
 
-    It learns from the teacher's predictions, so that the events need no amplitudes of their own, and more of them can be
-    had for nothing. Features, target and domain are the teacher's; what is lost of the mean is added to sigma_syst.
+    It learns from the teacher's predictions: the events need no amplitudes of their own, and more of them can be had
+    for nothing. Features, target and domain are the teacher's; what is lost of the mean is added to sigma_syst.
 
     Args:
         teacher: any surrogate.
@@ -62,7 +62,8 @@ def distill(
     x, y, x_validation, y_validation = (
         tensor.to(device) for part in parts for tensor in _lesson(teacher, torch.from_numpy(events.momenta[part]))
     )
-    history, earlier = {}, ()
+    history: dict[str, list[dict[str, float]]] = {}
+    earlier: tuple[Stage, ...] = ()
     for stage in range(stages := settings.training.stages):
         left, left_validation = (_left(earlier, *part) for part in ((x, y), (x_validation, y_validation)))
         scale = float(left[:, 0].square().mean().sqrt()) if stage else 1.0
@@ -75,7 +76,7 @@ def distill(
             activation=settings.network.activation,
             residual=settings.network.residual,
             seed=settings.training.seed + stage,
-            output_bias=[0.0, *data.y_train[:, 1:].double().log().mean(0).tolist()],
+            output_bias=[0.0, 0.0, float(data.y_train[:, 2].double().log().mean())],  # the mean is off by one at first
             dtype=dtype,
         ).to(device)
         name = "members" if stages == 1 else f"stage-{stage + 1}"
@@ -86,7 +87,7 @@ def distill(
         network.requires_grad_(False)
         limit = float(data.y_train[:, 0].abs().max()) if stage else inf
         if stage + 1 < stages:
-            earlier = (*earlier, Stage(network.double(), Distilled(), scale, limit))
+            earlier += (Stage(network.double(), Distilled(), scale, limit),)
     return Surrogate(
         config=settings,
         process=teacher.process,

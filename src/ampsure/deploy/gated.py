@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ampsure import io
 from ampsure.errors import AmpsureError
-from ampsure.events import Events
+from ampsure.events import Events, guess_process
 from ampsure.kinematics import Array
 from ampsure.processes import Process
 
@@ -66,6 +66,7 @@ class GateLog:
 
     def events(self, process: Process | None = None) -> Events:
         """The points as events with exact amplitudes, to train on."""
+        process = process or guess_process(self.momenta)
         return Events(self.momenta, self.exact, process, provenance={"source": "points gated from a surrogate"})
 
     def save(self, path: str | os.PathLike[str], process: Process | None = None) -> None:

@@ -178,9 +178,9 @@ def two_stage(
     """
     process = process or getattr(surrogate, "process", None)
     if process is None or (exact is None and process.exact is None):
-        raise AmpsureError("No exact amplitude is known for the second stage: give exact=..., or register the process.")
+        raise AmpsureError("No exact amplitude is known for the second stage: give exact=..., or register it.")
     if n < 1 or not 0 <= seed < 2**63 or not 0 < overweight < 1:
-        raise AmpsureError("Ask for at least one event, a seed that is not negative, and an overweight share in (0, 1).")
+        raise AmpsureError("Ask for at least one event, a seed of zero or more, and an overweight share in (0, 1).")
     measured = maximum == "measured"
     if not (measured or maximum == "learned" or (isinstance(maximum, int | float) and maximum > 0)):
         raise AmpsureError(f"The second maximum is 'measured', 'learned' or a positive number, not {maximum!r}.")
@@ -191,9 +191,7 @@ def two_stage(
     shown = report or (lambda *_: None)
     trained = 0 if sampler is not None else sum(training_rounds(n))
     if sampler is None:
-        sampler = adapted_sampler(
-            surrogate, n, process=process, preset=preset, seed=seed, report=report, **overrides
-        )
+        sampler = adapted_sampler(surrogate, n, process=process, preset=preset, seed=seed, report=report, **overrides)
     size = min(_BATCH, max(2000, 5 * n))
     with one_thread():
         pilot_points = min(max(5 * n, _PILOT[0]), _PILOT[1])
@@ -368,5 +366,3 @@ class _Tally:
             "surrogate_evaluations": self._inside / self.accepted,
             "exact_evaluations": self._left / self.accepted,
         }
-
-

@@ -20,8 +20,8 @@ class Distilled(Likelihood):
     r"""Mean, systematic and statistical uncertainty of a teacher. Outputs: mean, log variances.
 
     y is (B, 3): the teacher's mean m and variances v_syst, v_stat. The loss is the cross entropy of Gaussians,
-    <-log N(t | mean, variance_syst)> over t ~ N(m, v_syst), and the same of the statistical one around zero. Its minimum
-    has variance_syst = v_syst + (m - mean)^2: what the network could not learn of the mean is added to its uncertainty.
+    <-log N(t | mean, variance_syst)> over t ~ N(m, v_syst), and the same of the statistical one around zero. At its
+    minimum variance_syst = v_syst + (m - mean)^2: what the network did not learn of the mean is part of its sigma_syst.
 
     >>> out, y = torch.tensor([[[1.0, 0.0, 0.0]]]), torch.tensor([[1.0, 1.0, 1.0]])
     >>> Distilled().nll(out, y)
