@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, norm
 
-from ampsure import AmpsureError, fit
+from ampsure import AmpsureError, fit, load
 from ampsure.deploy import TwoStageSummary, adapted_sampler, learned_maximum, two_stage
 from ampsure.generation import GenerationSummary, get_settings
 from ampsure.generation.phase_space import ChiliSpace, CrossSection
@@ -196,3 +196,24 @@ def test_refusals(trained, events):
     negative.predict = lambda p, linear: replace(trained.predict(p), amplitude=-np.ones(len(p)))
     with pytest.raises(AmpsureError, match="positive"):
         two_stage(negative, 10)
+
+
+def test_command(trained, tmp_path, run):
+    trained.save(tmp_path / "run")
+    code, out, err = run("unweight", "run", "-n", 200, "--seed", 4, "--maximum", "learned", "-o", "a.h5")
+    assert code == 0, err
+    assert "exact amplitudes per event" in out
+    events = load(tmp_path / "a.h5")
+    assert len(events) == 200
+    assert events.provenance["command"]["maximum"] == "learned"
+    same = two_stage(trained, 200, seed=4, maximum="learned")
+    np.testing.assert_array_equal(same.momenta, events.momenta)  # the seed decides
+    for arguments, message in (
+        (("-o", "no/a.h5"), "no folder"),
+        (("-o", "b.h5", "--set", "enregy=1"), "Unknown setting 'enregy'"),
+        (("-o", "b.h5", "-n", 0), "at least one event"),
+    ):
+        code, _, err = run("unweight", "run", *arguments)
+        assert code == 2
+        assert message in err
+    assert not (tmp_path / "b.h5").exists()

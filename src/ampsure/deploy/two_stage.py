@@ -37,7 +37,7 @@ __all__ = ["TwoStageSummary", "adapted_sampler", "learned_maximum", "two_stage"]
 Floats = NDArray[np.float64]
 
 _BATCH = 20_000
-_PILOT = (20_000, 200_000)  # points, at least and at most
+_PILOT = (20_000, 400_000)  # points, at least and at most: the surrogate is cheap, and large weights are rare
 _MEASURED = 2000  # exact amplitudes to measure the second maximum with
 _SMALLEST_EFFICIENCY = 1e-4
 
@@ -194,7 +194,7 @@ def two_stage(
         sampler = adapted_sampler(surrogate, n, process=process, preset=preset, seed=seed, report=report, **overrides)
     size = min(_BATCH, max(2000, 5 * n))
     with one_thread():
-        pilot_points = min(max(5 * n, _PILOT[0]), _PILOT[1])
+        pilot_points = min(max(20 * n, _PILOT[0]), _PILOT[1])
         pilot = [_draw(cross_section, sampler, size, [seed, 4, k]) for k in range(ceil(pilot_points / size))]
         weights = np.concatenate([batch.weights for batch in pilot])
         if not weights.size:
