@@ -27,22 +27,22 @@ def student(teacher, events):
 
 
 @pytest.fixture(scope="module")
-def test_events(events):
+def unseen(events):
     """Events neither has seen."""
     return events[events.split_indices(1)[2]]
 
 
-def test_the_price_is_small(teacher, student, test_events):
+def test_the_price_is_small(teacher, student, unseen):
     """Accuracy, both uncertainties and the width of the pull, on 400 events."""
-    a, b = (s.predict(test_events.momenta) for s in (teacher, student))
+    a, b = (s.predict(unseen.momenta) for s in (teacher, student))
     distance = np.abs(np.log(b.amplitude / a.amplitude))
     assert np.median(distance) < 0.5 * np.median(a.sigma_tot / a.amplitude)
-    error = [np.median(np.abs(p.amplitude / test_events.truth - 1)) for p in (a, b)]
+    error = [np.median(np.abs(p.amplitude / unseen.truth - 1)) for p in (a, b)]
     assert error[1] < 1.3 * error[0]  # medians of 400 are good to 6 % each
     # what was lost is in sigma_syst: it may only grow; sigma_stat is the teacher's
     assert 0.9 < np.median(b.sigma_syst / a.sigma_syst) < 1.5
     assert np.median(b.sigma_stat / a.sigma_stat) == pytest.approx(1, abs=0.15)
-    pulls = [pull_tot(p.amplitude, p.sigma_tot, test_events.truth) for p in (a, b)]
+    pulls = [pull_tot(p.amplitude, p.sigma_tot, unseen.truth) for p in (a, b)]
     cores = [np.quantile(np.abs(pull), 0.68) for pull in pulls]
     assert cores[1] == pytest.approx(cores[0], rel=0.3)
     np.testing.assert_array_equal(a.in_domain, b.in_domain)
@@ -55,13 +55,13 @@ def test_it_is_one_network(teacher, student):
     assert count[1] < count[0] / 2.9
 
 
-def test_saved_and_loaded_as_any_other(student, test_events, tmp_path, run):
+def test_saved_and_loaded_as_any_other(student, unseen, tmp_path, run):
     student.save(tmp_path / "small")
     loaded = load_surrogate(tmp_path / "small")
     for name in ("amplitude", "sigma_syst", "sigma_stat", "sigma_tot", "in_domain"):
-        a, b = (getattr(s.predict(test_events.momenta), name) for s in (student, loaded))
+        a, b = (getattr(s.predict(unseen.momenta), name) for s in (student, loaded))
         np.testing.assert_array_equal(a, b)
-    ampsure.save(test_events, tmp_path / "test.h5")
+    ampsure.save(unseen, tmp_path / "test.h5")
     code, out, _ = run("evaluate", "small", "--data", "test.h5")
     assert code == 0
     assert "statistical pull: mean, width" in out

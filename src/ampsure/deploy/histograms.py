@@ -136,9 +136,9 @@ def draw(h: UncertainHistogram) -> Figure:
     """The distribution, and its uncertainties relative to it below."""
     figure, axes = panels(2, 1, heights=(3, 1.6), sharex=True)
     top, bottom = axes[:, 0]
-    top.stairs(h.value, h.edges, color="0.15", label="surrogate")
     low, high = h.value - h.monte_carlo, h.value + h.monte_carlo
-    top.stairs(high, h.edges, baseline=low, fill=True, color="0.75", label="Monte Carlo error")
+    top.stairs(high, h.edges, baseline=low, fill=True, color="0.8", label="Monte Carlo error")
+    top.stairs(h.value, h.edges, color="0.15", label="surrogate", zorder=3)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = {name: np.where(h.value > 0, 100 * error / h.value, np.nan) for name, error in h.errors.items()}
     looks = (("0.6", "-"), ("#0072B2", ":"), ("#0072B2", "-"), ("#D55E00", "--"))
@@ -149,7 +149,9 @@ def draw(h: UncertainHistogram) -> Figure:
         ylabel=f"cross section / ({literal(h.units)})",
         yscale="log" if len(positive) and positive.max() > 30 * positive.min() else "linear",
     )
-    bottom.set(ylabel="error / %", yscale="log", xlim=(h.edges[0], h.edges[-1]))
+    shown = np.concatenate([error[np.isfinite(error) & (error > 0)] for error in relative.values()])
+    reach = (0.5 * shown.min(), 30 * shown.max()) if len(shown) else (0.1, 10)  # room for the legend
+    bottom.set(ylabel="error / %", yscale="log", ylim=reach, xlim=(h.edges[0], h.edges[-1]))
     bottom.set_xlabel(exponents(literal(h.observable.label)))
     if h.observable.logarithmic:
         bottom.set_xscale("log")
