@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import h5py
@@ -188,6 +189,15 @@ def test_program_that_fails_is_met_with_a_sentence(events, command, message):
     assert str(error.value).endswith(".")
     assert "\n" not in str(error.value)
     assert program._process is None  # nothing is left running
+
+
+def test_threads_take_turns(trained, events, library):
+    with ExternalProgram(server(), batch=50, timeout=60) as program, ThreadPoolExecutor(4) as pool:
+        for amplitude in (program, UmamiLibrary(library)):
+            gate = GatedAmplitude(trained, amplitude, 0.0)
+            found = np.concatenate(list(pool.map(gate, np.split(events.momenta, 20))))
+            np.testing.assert_allclose(found, s12(events.momenta), rtol=1e-14)
+            assert gate.counts.gated == len(events)
 
 
 def test_program_behind_a_gate_starts_again(trained, events):

@@ -7,6 +7,7 @@ import os
 import selectors
 import shlex
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -87,22 +88,28 @@ class ExternalProgram:
         self._binary, self._batch, self._timeout = binary, batch, timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
+        self._lock = threading.Lock()  # one conversation at a time
 
     def __call__(self, momenta: Floats) -> Floats:
         """Amplitudes (N,) of momenta (N, n, 4)."""
         momenta = np.ascontiguousarray(momenta, np.float64)
         parts = [momenta[start : start + self._batch] for start in range(0, len(momenta), self._batch)]
-        try:
-            return np.concatenate([self._ask(part) for part in parts]) if parts else np.zeros(0)
-        except BaseException:  # what is left in the pipes belongs to this request
-            self.close()
-            raise
+        with self._lock:
+            try:
+                return np.concatenate([self._ask(part) for part in parts]) if parts else np.zeros(0)
+            except BaseException:  # what is left in the pipes belongs to this request
+                self.close()
+                raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_process", None) is not None:
+            self.close()
 
     def close(self) -> None:
         """End the program; the next call starts it again."""
@@ -186,7 +193,7 @@ class ExternalProgram:
     def _died(self) -> AmpsureError:
         assert self._process is not None
         try:
-            code = self._process.wait(1)
+            code = self._process.wait(10)  # its output ends before it does
         except subprocess.TimeoutExpired:
             return self._failure("closed its output before it had answered")
         return self._failure(f"ended with code {code} before it had answered")
@@ -254,7 +261,7 @@ class UmamiLibrary:
         initialize, self._evaluate, self._free, meta = (
             _symbol(library, path, f"umami_{name}") for name in ("initialize", "matrix_element", "free", "get_meta")
         )
-        self._handle, legs = ctypes.c_void_p(), ctypes.c_int()
+        self._handle, legs, self._lock = ctypes.c_void_p(), ctypes.c_int(), threading.Lock()
         size, pointer = ctypes.c_size_t, ctypes.c_void_p
         self._evaluate.argtypes = [pointer, size, size, size, size, pointer, pointer, size, pointer, pointer]
         self._free.argtypes = [pointer]
@@ -271,7 +278,9 @@ class UmamiLibrary:
         out, key = np.full(n, np.nan), ctypes.c_int(0)
         given, taken = (ctypes.c_void_p * 1)(columns.ctypes.data), (ctypes.c_void_p * 1)(out.ctypes.data)
         keys = ctypes.byref(key)
-        self._check(self._evaluate(self._handle, n, n, 0, 1, keys, given, 1, keys, taken), "evaluate these points")
+        with self._lock:  # a handle is for one thread
+            status = self._evaluate(self._handle, n, n, 0, 1, keys, given, 1, keys, taken)
+        self._check(status, "evaluate these points")
         return out
 
     def __del__(self) -> None:

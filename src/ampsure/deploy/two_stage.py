@@ -92,8 +92,8 @@ class TwoStageSummary:
     ) -> float:
         r"""How many times faster than plain unweighting an effective event is made: f_eff of the paper.
 
-        f_eff = T_full/T_surr = 1/(t_surr/t_full eps_full/(eps_1 eps_2) + eps_full/eps_2), times the ratio of Kish's
-        effective sizes, where t_full and t_surr contain the time per point of the phase space.
+        f_eff = 1/(t_surr/t_full eps_full/(eps_1 eps_2) + t_exact/t_full eps_full/eps_2), times the ratio of Kish's
+        effective sizes; t_full and t_surr contain the phase space, which the second stage has no need to draw again.
 
         Args:
             plain: summary of a plain unweighting of n events.
