@@ -431,7 +431,8 @@ def test_evidential_becomes_gaussian():
 
 
 def test_names():
-    assert list(LIKELIHOODS) == ["mse", "gaussian", "natural", "mixture", "evidential", "evidential_mixture"]
+    names = ["mse", "gaussian", "natural", "mixture", "evidential", "evidential_mixture", "distilled"]
+    assert list(LIKELIHOODS) == names
     assert get_likelihood("mixture", k=4).n_outputs == 12
     assert get_likelihood("evidential", variant="regularised").options() == {
         "variant": "regularised",

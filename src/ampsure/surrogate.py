@@ -193,6 +193,24 @@ class Surrogate:
 
         The outputs are (E, B, n_outputs), the sum of the earlier stages (B,).
         """
+        y, syst, stat, inside, out, offset = self._standardised(momenta)
+        return self.target.moments(y, syst, stat, linear=linear), inside, y, syst + stat, out, offset
+
+    @torch.no_grad()
+    def standardised(self, momenta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of momenta (N, n, 4) mean, systematic and statistical variance (N,), and the members' means (E, N).
+
+        All of the standardised target, which is Gaussian where the amplitude is not.
+        """
+        parts = []
+        for chunk in momenta.split(_CHUNK) if len(momenta) else (momenta,):
+            mean, syst, stat, _, out, offset = self._standardised(chunk.to(self.device, torch.float64))
+            parts.append((mean, syst, stat, (offset + self.scale * self.likelihood.prediction(out).double()).T))
+        mean, syst, stat, members = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        return mean, syst, stat, members.T
+
+    def _standardised(self, momenta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Mean and both variances of the standardised target, then as `_predict`."""
         raw = get_features(self.config.features.inputs)(momenta, self.process)
         x, inside = self.standardization(raw), self.standardization.inside(raw)
         if self.cuts is not None and len(momenta):
@@ -213,9 +231,7 @@ class Surrogate:
             variance_stat = torch.where(inside, variance_stat, torch.maximum(variance_stat, one))
         # nobody can know less than the spread of all amplitudes; a network that runs away would say so
         variances = [(square * v).clamp_max(1.0) for v in (variance_syst, variance_stat)]
-        y = offset + self.scale * mean
-        moments = self.target.moments(y, *variances, linear=linear)
-        return moments, inside, y, variances[0] + variances[1], out, offset
+        return offset + self.scale * mean, variances[0], variances[1], inside, out, offset
 
     def resampled(self, samples: int, seed: int = 0) -> Surrogate:
         """The same surrogate with another number of networks drawn from its variational posterior.

@@ -62,15 +62,17 @@ class FlowSampler:
 
     Args:
         seed: of the flow's first weights and of the training.
+        rounding: relative difference of mirrored points that is taken for rounding. The points are distributed as they
+            say whether or not the cross section is symmetric.
     """
 
-    def __init__(self, cross_section: CrossSection, seed: int) -> None:
+    def __init__(self, cross_section: CrossSection, seed: int, rounding: float = 1e-9) -> None:
         import madspace
         import madspace.torch
 
         self._cross_section = cross_section
         self._dimension = cross_section.space.dimension
-        self._seed = seed
+        self._seed, self._rounding = seed, rounding
         free = set(range(self._dimension))
         self._mirrors: list[slice] = []
         if isinstance(space := cross_section.space, ChiliSpace):
@@ -90,7 +92,8 @@ class FlowSampler:
         random = np.random.default_rng(0).random((256, self._dimension))
         mirrored = random.copy()
         mirrored[:, where] = 1 - random[:, where]
-        return np.allclose(self._cross_section(random)[0], self._cross_section(mirrored)[0], rtol=1e-9, atol=0)
+        there, mirrored = (self._cross_section(points)[0] for points in (random, mirrored))
+        return np.allclose(there, mirrored, rtol=self._rounding, atol=0)
 
     def draw(self, n: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Points of the unit cube (n, dimension) and their inverse density (n,)."""

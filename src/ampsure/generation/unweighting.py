@@ -10,19 +10,26 @@ __all__ = ["maximum_weight", "unweighting_efficiency"]
 Floats = NDArray[np.float64]
 
 
-def maximum_weight(weights: Floats, excess: float) -> float:
+def maximum_weight(weights: Floats, excess: float, multiplicity: Floats | None = None) -> float:
     """The smallest maximum that weights (N,) exceed by no more than `excess` in sum.
 
+    Args:
+        multiplicity: (N,) how often each weight counts; by default once.
+
     >>> maximum_weight(np.array([1.0, 1.0, 2.0, 5.0]), 4.0)
+    1.5
+    >>> maximum_weight(np.array([1.0, 2.0, 5.0]), 4.0, np.array([2.0, 1.0, 1.0]))
     1.5
     """
     if len(weights) == 0:
         return 0.0
-    descending = np.sort(weights)[::-1]
-    rank = np.arange(1, len(descending) + 1)
-    above = np.cumsum(descending) - rank * descending  # the excess if the maximum were the weight of this rank
+    order = np.argsort(weights)[::-1]
+    descending = weights[order]
+    counts = np.ones(len(weights)) if multiplicity is None else multiplicity[order]
+    rank, total = np.cumsum(counts), np.cumsum(counts * descending)
+    above = total - rank * descending  # the excess if the maximum were the weight of this rank
     k = int(np.searchsorted(above, excess, side="right"))  # so many weights lie above the maximum
-    return float((descending[:k].sum() - excess) / k)
+    return float((total[k - 1] - excess) / rank[k - 1])
 
 
 def unweighting_efficiency(weights: Floats, maximum: float) -> float:

@@ -4,6 +4,8 @@ A leg is a particle of status -1 (incoming) or +1 (outgoing); others are skipped
 truth, noise and trainable are weights named so, in the group "ampsure"; process and provenance are JSON in the header's
 element <ampsure>. Numbers have 17 digits, so that they come back to the bit. Colour flow, scale and couplings are not
 known to `Events`: their fields say so (0, -1), and a parton shower needs them from elsewhere.
+
+`with_weights` copies a file, with all it has, and adds weights of any name; `named_weights` reads them.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import gzip
 import io
 import json
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from xml.etree import ElementTree
+from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +32,7 @@ from ampsure.processes import Process, get_process, list_processes
 
 from .checks import SCHEMA_VERSION, check_schema, parts, process_of, provenance_of, reading, to_json
 
-__all__ = ["iterate", "read", "write"]
+__all__ = ["WeightGroup", "declared_weights", "iterate", "named_weights", "read", "with_weights", "write"]
 
 NAMED = ("amplitude", "truth", "noise", "trainable")
 """The columns that travel as named weights."""
@@ -88,6 +91,90 @@ def write(events: Events, path: Path) -> None:
     content = pylhe.LHEFile(init=_init(pylhe, events), header=header, events=_lhe_events(pylhe, events))
     with _open_to_write(path) as file:
         content.write(file, pylhe.LHEXMLFormat(**_EXACT))
+
+
+class WeightGroup(NamedTuple):
+    """Named weights that belong together.
+
+    Args:
+        name: of the group.
+        combine: how an analysis makes an uncertainty of them: "envelope", "gaussian" or "none".
+        weights: id -> what it is, in words.
+    """
+
+    name: str
+    combine: str
+    weights: Mapping[str, str]
+
+    def to_xml(self) -> str:
+        lines = [f"<weight id={quoteattr(i)}> {escape(words)} </weight>" for i, words in self.weights.items()]
+        head = f"<weightgroup name={quoteattr(self.name)} combine={quoteattr(self.combine)}>"
+        return "\n".join([head, *lines, "</weightgroup>", ""])
+
+
+def named_weights(path: Path) -> dict[str, NDArray[np.float64]]:
+    """All weights of <rwgt> or <weights> by their id, (N,) each; nan where an event has no such weight."""
+    pylhe = import_pylhe()
+    with reading(path, "an LHE file"), _open_to_read(path) as file, _warnings_are_errors():
+        rows = [event.weights for event in pylhe.LHEFile.frombuffer(file).events]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.array([row.get(name, np.nan) for row in rows], np.float64) for name in names}
+
+
+def declared_weights(path: Path) -> set[str]:
+    """Ids of the weights that the header or the first event names."""
+    pylhe = import_pylhe()
+    with reading(path, "an LHE file"), _open_to_read(path) as file, _warnings_are_errors():
+        content = pylhe.LHEFile.frombuffer(file)
+        first = next(content.events, None)
+        header = set(content.header.initrwgt.list_weights_ids()) if content.header else set()
+    return header | (set(first.weights) if first is not None else set())
+
+
+def with_weights(source: Path, target: Path, groups: list[WeightGroup], rows: Iterable[Mapping[str, float]]) -> None:
+    """Copy a file and give its events further named weights, declared in <initrwgt>; all else stays to the byte.
+
+    Args:
+        rows: for each event its weights by id, of all groups.
+    """
+    new = [name for group in groups for name in group.weights]
+    declaration = "".join(group.to_xml() for group in groups).encode()
+    added, rest, declared, inside = 0, iter(rows), False, False
+    with reading(source, "an LHE file"), _open_to_read(source) as old, _open_to_write(target) as text:
+        file: Any = text.buffer  # type: ignore[attr-defined]  # below the text are bytes
+        for line in old:
+            if not declared and (place := _place_to_declare(line)):
+                before, after, tags = place
+                line = before + (declaration if tags is None else tags % declaration) + after
+                declared = True
+            begin, end = line.find(b"<event"), line.find(b"</event>")
+            inside = inside or (begin >= 0 and (end < 0 or begin < end))
+            again = line.rfind(b"<event") > end >= 0  # the next one begins where this one ends
+            for tag, form in ((b"</rwgt>", b"%s</rwgt>"), (b"</event>", b"<rwgt>\n%s</rwgt>\n</event>")):
+                if inside and tag in line:
+                    weights = next(rest, None)
+                    if weights is None or not declared or line.count(b"</event>") > 1:
+                        raise AmpsureError(f"{source.name} has events in places that are not those of an LHE file.")
+                    lines = "".join(f"<wgt id={quoteattr(name)}>{weights[name]!r}</wgt>\n" for name in new)
+                    line = line.replace(tag, form % lines.encode(), 1)
+                    added, inside = added + 1, False
+            inside = inside or again
+            file.write(line)
+        if next(rest, None) is not None or not added:
+            raise AmpsureError(f"{source.name} has fewer events than it seemed to have: write it again.")
+
+
+def _place_to_declare(line: bytes) -> tuple[bytes, bytes, bytes | None] | None:
+    """Where in this line weights can be declared: what is before and after, and what has to be around them."""
+    for tag, around in (
+        (b"</initrwgt>", None),
+        (b"</header>", b"<initrwgt>\n%s</initrwgt>\n"),
+        (b"<init>", b"<header>\n<initrwgt>\n%s</initrwgt>\n</header>\n"),
+    ):
+        before, found, after = line.partition(tag)
+        if found:
+            return before, found + after, around
+    return None
 
 
 def _init(pylhe: Any, events: Events) -> Any:

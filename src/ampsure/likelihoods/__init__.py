@@ -8,6 +8,7 @@ from typing import Any
 from ampsure.errors import AmpsureError
 
 from .base import Likelihood
+from .distilled import Distilled
 from .evidential import Evidential
 from .evidential_mixture import EvidentialMixture
 from .gaussian import Gaussian
@@ -18,6 +19,7 @@ from .natural import Natural
 __all__ = [
     "LIKELIHOODS",
     "MSE",
+    "Distilled",
     "Evidential",
     "EvidentialMixture",
     "Gaussian",
@@ -28,7 +30,8 @@ __all__ = [
 ]
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
-    likelihood.name: likelihood for likelihood in (MSE, Gaussian, Natural, Mixture, Evidential, EvidentialMixture)
+    likelihood.name: likelihood
+    for likelihood in (MSE, Gaussian, Natural, Mixture, Evidential, EvidentialMixture, Distilled)
 }
 
 

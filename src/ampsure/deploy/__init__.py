@@ -1,0 +1,29 @@
+"""Surrogates at work: gated amplitudes, two-stage unweighting, weights and histograms of events, smaller networks."""
+
+from .amplitudes import ExternalProgram, SharedLibrary, UmamiLibrary
+from .distill import distill
+from .gated import GateCounts, GatedAmplitude, GateLog
+from .histograms import UncertainHistogram, histogram, save_histogram
+from .reweight import Reweighting, member_amplitudes, reweight, surrogate_weights
+from .two_stage import TwoStageSummary, adapted_sampler, learned_maximum, two_stage
+
+__all__ = [
+    "ExternalProgram",
+    "GateCounts",
+    "GateLog",
+    "GatedAmplitude",
+    "Reweighting",
+    "SharedLibrary",
+    "TwoStageSummary",
+    "UmamiLibrary",
+    "UncertainHistogram",
+    "adapted_sampler",
+    "distill",
+    "histogram",
+    "learned_maximum",
+    "member_amplitudes",
+    "reweight",
+    "save_histogram",
+    "surrogate_weights",
+    "two_stage",
+]
