@@ -22,6 +22,7 @@ __all__ = [
     "invariant_mass",
     "minkowski",
     "pseudorapidity",
+    "separated",
     "transverse_momentum",
 ]
 
@@ -62,6 +63,22 @@ def delta_r(p: Array, q: Array) -> Array:
     delta_phi = abs(azimuth(p) - azimuth(q))
     delta_phi = _module(p).minimum(delta_phi, 2 * pi - delta_phi)
     return ((pseudorapidity(p) - pseudorapidity(q)) ** 2 + delta_phi**2) ** 0.5
+
+
+def separated(p: Array, q: Array, radius: float) -> Array:
+    """Where `delta_r` is larger than a radius: (..., 4), (..., 4) -> (...).
+
+    The azimuth enters by the chord between the directions, so that no arctangent is needed: exported graphs have none
+    in float64.
+
+    >>> separated(np.array([5.0, 3, 4, 0]), np.array([5.0, 4, 3, 0]), 0.28).item()
+    True
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = radius**2 - (pseudorapidity(p) - pseudorapidity(q)) ** 2  # for the square of the difference in azimuth
+        across = (k[..., 1:3] / transverse_momentum(k)[..., None] for k in (p, q))
+        chord2 = ((next(across) - next(across)) ** 2).sum(-1)
+        return (left < 0) | (chord2 > 4 * _module(p).sin(left.clip(0, pi**2) ** 0.5 / 2) ** 2)
 
 
 def invariant_mass(p: Array) -> Array:

@@ -44,13 +44,13 @@ def invariants(momenta: Tensor, process: Process) -> Tensor:
     direction = vector / magnitude.clamp_min(torch.finfo(momenta.dtype).tiny)[..., None]
     mass2 = momenta.new_tensor(process.masses).square()
     energy = torch.sqrt(magnitude.square() + mass2)
-    columns = []
-    for i, j in combinations(range(momenta.shape[1]), 2):
-        both = magnitude[:, i] * magnitude[:, j]
-        angle = both * (direction[:, i] - direction[:, j]).square().sum(-1) / 2
+    i, j = (list(legs) for legs in zip(*combinations(range(momenta.shape[1]), 2), strict=True))
+    both = magnitude[:, i] * magnitude[:, j]
+    product = both * (direction[:, i] - direction[:, j]).square().sum(-1) / 2
+    if any(process.masses):
         massive = mass2[i] * energy[:, j].square() + mass2[j] * magnitude[:, i].square()
-        columns.append(torch.log(angle + massive / (energy[:, i] * energy[:, j] + both)))
-    return torch.stack(columns, dim=1)
+        product = product + massive / (energy[:, i] * energy[:, j] + both)
+    return torch.log(product)
 
 
 def folded_invariants(momenta: Tensor, process: Process) -> Tensor:
@@ -69,12 +69,13 @@ def _folded(momenta: Tensor, process: Process) -> Tensor:
         return momenta
     signs = momenta.new_tensor([1.0, -1.0, -1.0, -1.0])
     total = momenta[:, : process.n_incoming].sum(1) * signs
-    order = torch.arange(momenta.shape[1], device=momenta.device).repeat(len(momenta), 1)
+    legs = list(momenta.unbind(1))
     for group in process.identical:
-        legs = order.new_tensor(group)
-        energy = (momenta[:, legs] * total[:, None]).sum(-1)
-        order[:, legs] = legs[energy.argsort(dim=1, descending=True, stable=True)]
-    momenta = momenta.gather(1, order[..., None].expand_as(momenta))
+        alike = momenta[:, list(group)]
+        order = (alike * total[:, None]).sum(-1).argsort(dim=1, descending=True, stable=True)
+        for leg, p in zip(group, alike.gather(1, order[..., None].expand_as(alike)).unbind(1), strict=True):
+            legs[leg] = p
+    momenta = torch.stack(legs, dim=1)
     if process.n_incoming == 2 and process.pdg_ids[0] == process.pdg_ids[1] != 0:
         towards = (momenta[:, :2] * (momenta[:, 2] * signs)[:, None]).sum(-1)  # small along that leg
         exchanged = momenta[:, [1, 0, *range(2, momenta.shape[1])]]

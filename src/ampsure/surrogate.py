@@ -158,8 +158,8 @@ class Surrogate:
         """Moments of the amplitude, domain flag (B,), outputs (E, B, n_outputs), sum of the earlier stages (B,)."""
         raw = get_features(self.config.features.inputs)(momenta, self.process)
         x, inside = self.standardization(raw), self.standardization.inside(raw)
-        if self.cuts is not None and len(momenta):
-            inside &= torch.from_numpy(self.cuts.passed(momenta.cpu().numpy(), self.process)).to(inside.device)
+        if self.cuts is not None:
+            inside = inside & self.cuts.passed(momenta, self.process)
         systematic = self.config.posterior.systematic
         offset = sum_of_stages(self.earlier, x, systematic)
         x = x.to(self.network.weights[0].dtype)
@@ -288,7 +288,7 @@ def combine(out: Tensor, likelihood: Likelihood, systematic: str) -> tuple[Tenso
 
 def sum_of_stages(stages: Sequence[Stage], x: Tensor, systematic: str) -> Tensor:
     """What the stages predict together, in units of the standardised target: float64 (B, F) -> (B,)."""
-    total = x.new_zeros(len(x))
+    total = torch.zeros_like(x[:, 0])
     for stage in stages:
         mean = combine(stage.network(x), stage.likelihood, systematic)[0]
         total = total + stage.scale * mean.clamp(-stage.limit, stage.limit)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from itertools import combinations
+from math import sinh
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ampsure.errors import AmpsureError
-from ampsure.kinematics import delta_r, pseudorapidity, transverse_momentum
+from ampsure.kinematics import Array, separated, transverse_momentum
 from ampsure.processes import Process
 
 __all__ = ["PRESETS", "Cuts", "Settings", "get_settings"]
@@ -57,20 +58,21 @@ class Cuts(_Strict):
     def _photon_thresholds(self, n: int) -> list[float]:
         return [self.pt_photon[min(k, len(self.pt_photon) - 1)] for k in range(n)] if self.pt_photon else [0.0] * n
 
-    def passed(self, momenta: NDArray[np.float64], process: Process) -> NDArray[np.bool_]:
-        """(N, n, 4) -> (N,)."""
+    def passed(self, momenta: Array, process: Process) -> Array:
+        """(N, n, 4) -> (N,), numpy or torch."""
         jets, photons = self.legs(process)
-        pt, eta = transverse_momentum(momenta), np.abs(pseudorapidity(momenta))
-        ok = np.ones(len(momenta), bool)
+        pt, pz = transverse_momentum(momenta), abs(momenta[..., 3])
+        ok = pt[:, 0] >= 0
+        for legs, eta_max in ((jets, self.eta_jet), (photons, self.eta_photon)):
+            if legs:
+                ok = ok & (pz[:, legs] < pt[:, legs] * sinh(eta_max)).all(1)
         if jets:
-            ok &= ((pt[:, jets] > self.pt_jet) & (eta[:, jets] < self.eta_jet)).all(1)
-        if photons:
-            ordered = -np.sort(-pt[:, photons], axis=1)
-            ok &= (ordered > self._photon_thresholds(len(photons))).all(1) & (eta[:, photons] < self.eta_photon).all(1)
-        separated = jets + photons
-        for k, i in enumerate(separated):
-            for j in separated[:k]:
-                ok &= delta_r(momenta[:, i], momenta[:, j]) > self.delta_r
+            ok = ok & (pt[:, jets] > self.pt_jet).all(1)
+        for k, threshold in enumerate(self._photon_thresholds(len(photons))):
+            ok = ok & ((pt[:, photons] > threshold).sum(1) > k)
+        if pairs := list(combinations(jets + photons, 2)):
+            first, second = (momenta[:, list(legs)] for legs in zip(*pairs, strict=True))
+            ok = ok & separated(first, second, self.delta_r).all(1)
         return ok
 
 
