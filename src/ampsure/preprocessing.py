@@ -42,12 +42,12 @@ def invariants(momenta: Tensor, process: Process) -> Tensor:
     vector = momenta[..., 1:]
     magnitude = vector.norm(dim=-1)
     direction = vector / magnitude.clamp_min(torch.finfo(momenta.dtype).tiny)[..., None]
-    mass2 = momenta.new_tensor(process.masses).square()
-    energy = torch.sqrt(magnitude.square() + mass2)
     i, j = (list(legs) for legs in zip(*combinations(range(momenta.shape[1]), 2), strict=True))
     both = magnitude[:, i] * magnitude[:, j]
     product = both * (direction[:, i] - direction[:, j]).square().sum(-1) / 2
     if any(process.masses):
+        mass2 = momenta.new_tensor(process.masses).square()
+        energy = torch.sqrt(magnitude.square() + mass2)
         massive = mass2[i] * energy[:, j].square() + mass2[j] * magnitude[:, i].square()
         product = product + massive / (energy[:, i] * energy[:, j] + both)
     return torch.log(product)
@@ -69,13 +69,14 @@ def _folded(momenta: Tensor, process: Process) -> Tensor:
         return momenta
     signs = momenta.new_tensor([1.0, -1.0, -1.0, -1.0])
     total = momenta[:, : process.n_incoming].sum(1) * signs
-    legs = list(momenta.unbind(1))
+    legs, places = [momenta], list(range(momenta.shape[1]))
     for group in process.identical:
         alike = momenta[:, list(group)]
         order = (alike * total[:, None]).sum(-1).argsort(dim=1, descending=True, stable=True)
-        for leg, p in zip(group, alike.gather(1, order[..., None].expand_as(alike)).unbind(1), strict=True):
-            legs[leg] = p
-    momenta = torch.stack(legs, dim=1)
+        for k, leg in enumerate(group):
+            places[leg] = sum(part.shape[1] for part in legs) + k
+        legs.append(alike.gather(1, order[..., None].expand_as(alike)))
+    momenta = torch.cat(legs, dim=1)[:, places]
     if process.n_incoming == 2 and process.pdg_ids[0] == process.pdg_ids[1] != 0:
         towards = (momenta[:, :2] * (momenta[:, 2] * signs)[:, None]).sum(-1)  # small along that leg
         exchanged = momenta[:, [1, 0, *range(2, momenta.shape[1])]]
@@ -245,7 +246,7 @@ class LogTarget(Target):
 
     def _exact(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
         amplitude = torch.exp(z + (v_syst + v_stat) / 2)
-        return Moments(amplitude, *(amplitude * torch.expm1(v).sqrt() for v in (v_syst, v_stat, v_syst + v_stat)))
+        return Moments(amplitude, *(amplitude * torch.expm1(torch.stack([v_syst, v_stat, v_syst + v_stat])).sqrt()))
 
     def _linear(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
         amplitude = torch.exp(z)
@@ -282,11 +283,8 @@ class AsinhTarget(Target):
     def _exact(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
         v_tot = v_syst + v_stat
         amplitude = self.unit * torch.exp(v_tot / 2) * torch.sinh(z)
-        sigmas = (
-            self.unit * (torch.expm1(v) * (torch.exp(v) * torch.cosh(2 * z) + 1) / 2).sqrt()
-            for v in (v_syst, v_stat, v_tot)
-        )
-        return Moments(amplitude, *sigmas)
+        v = torch.stack([v_syst, v_stat, v_tot])
+        return Moments(amplitude, *(self.unit * (torch.expm1(v) * (torch.exp(v) * torch.cosh(2 * z) + 1) / 2).sqrt()))
 
     def _linear(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
         slope = self.unit * torch.cosh(z)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BATCH", "trace"]
 
-BATCH = 1009
+BATCH = 499
 """Events in a trace: a prime, so that a size of a tensor is either fixed or this one."""
 
 
@@ -39,11 +39,12 @@ def trace(
     from onnx import helper
 
     tracer = _Tracer()
-    tracer.register(example, input_name)
+    example = example.clone()
+    setattr(example, _NAME, input_name)
     with torch.no_grad(), tracer:
         outputs = function(example)
     for tensor, name in zip(outputs, output_names, strict=True):
-        if id(tensor) not in tracer.names:
+        if not _name(tensor):
             raise AmpsureError(f"The output {name!r} does not follow from its input by operations of torch.")
         tracer.nodes.append(helper.make_node("Identity", [tracer.ref(tensor)], [name]))
 
@@ -51,34 +52,35 @@ def trace(
         shape = ["N" if size == BATCH else size for size in tensor.shape]
         return helper.make_tensor_value_info(name, _onnx_type(tensor.dtype), shape)
 
+    nodes, used = [], set(output_names)
+    for node in reversed(tracer.nodes):  # what no output needs is left out
+        if used.intersection(node.output):
+            nodes.append(node)
+            used.update(node.input)
     return helper.make_graph(
-        tracer.nodes,
+        nodes[::-1],
         "ampsure",
         [described(input_name, example)],
         [described(name, tensor) for name, tensor in zip(output_names, outputs, strict=True)],
-        list(tracer.constants.values()),
+        [constant for constant in tracer.constants.values() if constant.name in used],
     )
 
 
 class _Tracer(TorchDispatchMode):
     """Turns what torch does into nodes.
 
-    Args:
-        names: of tensors that depend on the input, by identity.
-        nodes, constants: of the graph.
+    Tensors that depend on the input carry their name in the graph.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: dict[int, str] = {}
         self.nodes: list[Any] = []
         self.constants: dict[Any, Any] = {}
         self._known: dict[Any, list[str]] = {}
-        self._alive: list[Tensor] = []  # an identity must not be used again
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not any(id(tensor) in self.names for tensor in _tensors((args, kwargs))):
+        if not any(_name(tensor) for tensor in _tensors((args, kwargs))):
             return func(*args, **kwargs)
         if func in DECOMPOSITIONS:
             with self:
@@ -95,18 +97,12 @@ class _Tracer(TorchDispatchMode):
         results = handler(self, out, *args, **kwargs)
         several = isinstance(out, tuple | list)
         for tensor, name in zip(out if several else [out], results if several else [results], strict=False):
-            self.register(tensor, name)
+            setattr(tensor, _NAME, name)
         return out
-
-    def register(self, tensor: Tensor, name: str) -> None:
-        """Call what depends on the input by a name."""
-        self.names[id(tensor)] = name
-        self._alive.append(tensor)
 
     def ref(self, value: Any, dtype: torch.dtype | None = None) -> str:
         """The name of a tensor or number, as a constant if it does not depend on the input, in the given precision."""
-        if isinstance(value, Tensor) and id(value) in self.names:
-            name = self.names[id(value)]
+        if isinstance(value, Tensor) and (name := _name(value)):
             return name if dtype in (None, value.dtype) else self.node("Cast", name, to=_onnx_type(dtype))
         with torch.utils._python_dispatch._disable_current_modes():
             array = np.array(torch.as_tensor(value, dtype=dtype).cpu().numpy())  # a copy: views are not contiguous
@@ -139,6 +135,13 @@ class _Tracer(TorchDispatchMode):
             self.nodes.append(helper.make_node(operation, inputs, names, **attributes))
             self._known[key] = names
         return self._known[key]
+
+
+_NAME = "_name_in_graph"
+
+
+def _name(tensor: Tensor) -> str | None:
+    return getattr(tensor, _NAME, None)
 
 
 def _tensors(value: Any) -> Iterable[Tensor]:
@@ -340,6 +343,8 @@ def _norm(t: _Tracer, out: Tensor, x: Tensor, order: float = 2, dim: Any = None,
 def _affine(t: _Tracer, out: Tensor, bias: Tensor, x: Tensor, weights: Tensor, *, beta: float = 1, alpha: float = 1) -> str:
     if (alpha, beta) != (1, 1):
         raise AmpsureError("Products of matrices can be exported without factors alone.")
+    if weights.ndim == 3 and len(weights) == 1 and not _name(weights):
+        weights = weights[0]  # onnxruntime packs a matrix once, a stack of them in every run
     return t.node("Add", t.node("MatMul", t.ref(x), t.ref(weights)), t.ref(bias))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from itertools import combinations
 from math import sinh
 from typing import Annotated, Any
 
@@ -61,19 +60,18 @@ class Cuts(_Strict):
     def passed(self, momenta: Array, process: Process) -> Array:
         """(N, n, 4) -> (N,), numpy or torch."""
         jets, photons = self.legs(process)
-        pt, pz = transverse_momentum(momenta), abs(momenta[..., 3])
-        ok = pt[:, 0] >= 0
-        for legs, eta_max in ((jets, self.eta_jet), (photons, self.eta_photon)):
-            if legs:
-                ok = ok & (pz[:, legs] < pt[:, legs] * sinh(eta_max)).all(1)
-        if jets:
-            ok = ok & (pt[:, jets] > self.pt_jet).all(1)
-        for k, threshold in enumerate(self._photon_thresholds(len(photons))):
-            ok = ok & ((pt[:, photons] > threshold).sum(1) > k)
-        if pairs := list(combinations(jets + photons, 2)):
-            first, second = (momenta[:, list(legs)] for legs in zip(*pairs, strict=True))
-            ok = ok & separated(first, second, self.delta_r).all(1)
-        return ok
+        if not (legs := jets + photons):
+            return momenta[:, 0, 0] > -np.inf
+        p = momenta[:, legs]
+        pt, thresholds = transverse_momentum(p), self._photon_thresholds(len(photons))
+        pt_min = [self.pt_jet] * len(jets) + [min(thresholds, default=0.0)] * len(photons)
+        slope = [sinh(self.eta_jet)] * len(jets) + [sinh(self.eta_photon)] * len(photons)  # of pz against pt
+        like = np.asarray if isinstance(momenta, np.ndarray) else momenta.new_tensor
+        ok = ((pt > like(pt_min)) & (abs(p[..., 3]) < pt * like(slope))).all(1)
+        for k, threshold in enumerate(thresholds):
+            if threshold > min(thresholds):
+                ok = ok & ((pt[:, len(jets) :] > threshold).sum(1) > k)
+        return ok & separated(p, self.delta_r) if len(legs) > 1 else ok
 
 
 class Settings(_Strict):
