@@ -191,13 +191,15 @@ class Surrogate:
             raise AmpsureError(f"Give at least one sample and a seed that is not negative, not {samples} and {seed}.")
         section = self.config.posterior.model_copy(update={"samples": samples, "sample_seed": seed})
         config = self.config.model_copy(update={"posterior": section})
-        return replace(self, config=config, network=self.posterior.members(samples, seed).requires_grad_(False))
+        network = self.posterior.members(samples, seed).requires_grad_(False)
+        return replace(self, config=config, network=network.to(self.network.weights[0].dtype))
 
     def in_precision(self, precision: str) -> Surrogate:
         """A copy that predicts in "float64" or "float32", whatever it was trained in; earlier stages stay in float64.
 
-        In float32 it is about three times as fast, and amplitudes are good to about 1e-6; a small difference between
-        members, the statistical uncertainty, loses more digits.
+        Surrogates come in float64, so that what they say does not depend on machine, batch or program. In float32 they
+        are two to three times as fast, and amplitudes are good to about 1e-6; the statistical uncertainty, a small
+        difference between members, loses more digits.
         """
         dtype, copy = _DTYPES[precision], deepcopy(self)
         for network in (copy.network, copy.sigma_network, copy.calibration and copy.calibration.networks):
@@ -367,7 +369,7 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise AmpsureError(f"The surrogate in {folder} is damaged: copy the folder again ({error}).") from error
-    return surrogate.to(find_device(device))
+    return surrogate.in_precision("float64").to(find_device(device))
 
 
 def _finite(limit: float) -> float | None:
