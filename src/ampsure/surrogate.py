@@ -202,7 +202,8 @@ class Surrogate:
         difference between members, loses more digits.
         """
         dtype, copy = _DTYPES[precision], deepcopy(self)
-        for network in (copy.network, copy.sigma_network, copy.calibration and copy.calibration.networks):
+        calibration = None if copy.calibration is None else copy.calibration.networks
+        for network in (copy.network, copy.sigma_network, calibration):
             if network is not None:
                 network.to(dtype)
         return copy
@@ -296,7 +297,7 @@ def combine(out: Tensor, likelihood: Likelihood, systematic: str) -> tuple[Tenso
     """
     prediction = likelihood.prediction(out).double()
     syst, stat = likelihood.variance_syst(out).double(), likelihood.variance_stat(out).double()
-    if systematic == "averaged":
+    if systematic == "averaged" or len(out) == 1:
         mean, variance = prediction.mean(0), syst.mean(0)
     else:  # the other sigmas belong to the same mean
         mean, variance = inverse_variance_mean(prediction, syst)

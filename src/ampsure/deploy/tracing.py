@@ -340,7 +340,9 @@ def _norm(t: _Tracer, out: Tensor, x: Tensor, order: float = 2, dim: Any = None,
     return str(_reduction("ReduceL2")(t, out, x, dim, keepdim))
 
 
-def _affine(t: _Tracer, out: Tensor, bias: Tensor, x: Tensor, weights: Tensor, *, beta: float = 1, alpha: float = 1) -> str:
+def _affine(
+    t: _Tracer, out: Tensor, bias: Tensor, x: Tensor, weights: Tensor, *, beta: float = 1, alpha: float = 1
+) -> str:
     if (alpha, beta) != (1, 1):
         raise AmpsureError("Products of matrices can be exported without factors alone.")
     if weights.ndim == 3 and len(weights) == 1 and not _name(weights):
@@ -367,10 +369,10 @@ _HANDLERS: dict[str, _Handler] = {
             "__and__": "And", "__or__": "Or", "bmm": "MatMul", "mm": "MatMul",
         }.items()
     },
-    **{name: _same for name in ("detach", "alias", "clone", "lift_fresh", "_to_copy")},
-    **{name: _clamp for name in ("clamp", "clamp_min")},
-    **{name: _affine for name in ("addmm", "baddbmm")},
-    **{name: _view for name in ("view", "_unsafe_view")},
+    **dict.fromkeys(("detach", "alias", "clone", "lift_fresh", "_to_copy"), _same),
+    **dict.fromkeys(("clamp", "clamp_min"), _clamp),
+    **dict.fromkeys(("addmm", "baddbmm"), _affine),
+    **dict.fromkeys(("view", "_unsafe_view"), _view),
     "rsub": _binary("Sub", swap=True),
     "clamp_max": lambda t, out, x, high: _clamp(t, out, x, None, high),
     "pow": _pow,
