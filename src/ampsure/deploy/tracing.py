@@ -73,7 +73,7 @@ class _Tracer(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.nodes: list[Any] = []
         self.constants: dict[Any, Any] = {}
         self._known: dict[Any, list[str]] = {}
@@ -340,10 +340,8 @@ def _norm(t: _Tracer, out: Tensor, x: Tensor, order: float = 2, dim: Any = None,
     return str(_reduction("ReduceL2")(t, out, x, dim, keepdim))
 
 
-def _affine(
-    t: _Tracer, out: Tensor, bias: Tensor, x: Tensor, weights: Tensor, *, beta: float = 1, alpha: float = 1
-) -> str:
-    if (alpha, beta) != (1, 1):
+def _affine(t: _Tracer, out: Tensor, bias: Tensor, x: Tensor, weights: Tensor, **factors: float) -> str:
+    if any(factor != 1 for factor in factors.values()):
         raise AmpsureError("Products of matrices can be exported without factors alone.")
     if weights.ndim == 3 and len(weights) == 1 and not _name(weights):
         weights = weights[0]  # onnxruntime packs a matrix once, a stack of them in every run
@@ -357,7 +355,7 @@ _HANDLERS: dict[str, _Handler] = {
             "abs": "Abs", "neg": "Neg", "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin",
             "cos": "Cos", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu", "reciprocal": "Reciprocal",
             "floor": "Floor", "ceil": "Ceil", "isnan": "IsNaN", "bitwise_not": "Not", "logical_not": "Not",
-            "erf": "Erf", "gelu": "Gelu", "asinh": "Asinh", "sinh": "Sinh", "cosh": "Cosh", "atan": "Atan",
+            "erf": "Erf", "asinh": "Asinh", "sinh": "Sinh", "cosh": "Cosh", "atan": "Atan",
         }.items()
     },
     **{
@@ -375,6 +373,7 @@ _HANDLERS: dict[str, _Handler] = {
     **dict.fromkeys(("view", "_unsafe_view"), _view),
     "rsub": _binary("Sub", swap=True),
     "clamp_max": lambda t, out, x, high: _clamp(t, out, x, None, high),
+    "gelu": lambda t, out, x, approximate="none": t.node("Gelu", t.ref(x), approximate=approximate),
     "pow": _pow,
     "where": _where,
     "masked_fill": lambda t, out, x, mask, value: _where(t, out, mask, value, x),
