@@ -297,11 +297,13 @@ def combine(out: Tensor, likelihood: Likelihood, systematic: str) -> tuple[Tenso
     """
     prediction = likelihood.prediction(out).double()
     syst, stat = likelihood.variance_syst(out).double(), likelihood.variance_stat(out).double()
-    if systematic == "averaged" or len(out) == 1:
+    if len(out) == 1:
+        return prediction[0], syst[0], stat[0]
+    if systematic == "averaged":
         mean, variance = prediction.mean(0), syst.mean(0)
     else:  # the other sigmas belong to the same mean
         mean, variance = inverse_variance_mean(prediction, syst)
-    if systematic != "held-out" or len(out) == 1:
+    if systematic != "held-out":
         return mean, variance, (prediction - mean).square().mean(0) + stat.mean(0)
     squares = (variance / syst).square()  # of the weights
     of_mean = (squares * (prediction - mean).square()).sum(0) / (1 - squares.sum(0)).clamp_min(1e-12)

@@ -7,6 +7,7 @@ precision. What does not depend on the input is a constant of the graph; equal n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -180,6 +181,8 @@ def _binary(operation: str, *, swap: bool = False) -> _Handler:
     def handler(t: _Tracer, out: Tensor, a: Any, b: Any, alpha: float = 1) -> str:
         if alpha != 1:
             b = b * alpha
+        if operation == "Mul" and isinstance(b, int | float) and b == 1:
+            return t.ref(a, out.dtype)
         dtype = torch.result_type(a, b)
         x, y = t.ref(a, dtype), t.ref(b, dtype)
         return t.node(operation, *((y, x) if swap else (x, y)))
@@ -191,17 +194,6 @@ def _reduction(operation: str) -> _Handler:
     def handler(t: _Tracer, out: Tensor, x: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> str:
         dims = range(x.ndim) if dim in (None, []) else [dim] if isinstance(dim, int) else dim
         return t.node(operation, t.ref(x, out.dtype), t.ints(d % x.ndim for d in dims), keepdims=int(keepdim))
-
-    return handler
-
-
-def _truth(operation: str) -> _Handler:
-    """`all` and `any`, of which ONNX knows only those of numbers."""
-
-    def handler(t: _Tracer, out: Tensor, x: Tensor, dim: int, keepdim: bool = False) -> str:
-        numbers = t.node("Cast", t.ref(x), to=6)  # int32
-        reduced = t.node(operation, numbers, t.ints([dim % x.ndim]), keepdims=int(keepdim))
-        return t.node("Cast", reduced, to=_onnx_type(torch.bool))
 
     return handler
 
@@ -235,9 +227,10 @@ def _pow(t: _Tracer, out: Tensor, x: Any, exponent: Any) -> str:
 
 def _clamp(t: _Tracer, out: Tensor, x: Tensor, low: Any = None, high: Any = None) -> str:
     name = t.ref(x)
-    if low is not None:
-        name = t.node("Max", name, t.ref(low, out.dtype))
-    return name if high is None else t.node("Min", name, t.ref(high, out.dtype))
+    for operation, limit, none in (("Max", low, -inf), ("Min", high, inf)):
+        if isinstance(limit, Tensor) or limit not in (None, none):
+            name = t.node(operation, name, t.ref(limit, out.dtype))
+    return name
 
 
 def _where(t: _Tracer, out: Tensor, condition: Tensor, a: Any, b: Any) -> str:
@@ -272,7 +265,10 @@ def _index(t: _Tracer, out: Tensor, x: Tensor, indices: list[Tensor | None]) -> 
     given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     if len(given) != 1 or given[0][1].dtype == torch.bool:
         raise AmpsureError("Only indices along one dimension can be exported.")
-    return t.node("Gather", t.ref(x), t.ref(given[0][1]), axis=given[0][0])
+    [(dim, index)] = given
+    if not _name(index) and index.tolist() == list(range(x.shape[dim])):
+        return t.ref(x)
+    return t.node("Gather", t.ref(x), t.ref(index), axis=dim)
 
 
 def _expand(t: _Tracer, out: Tensor, x: Tensor, *_: Any, **__: Any) -> str:
@@ -384,8 +380,8 @@ _HANDLERS: dict[str, _Handler] = {
     "amin": _reduction("ReduceMin"),
     "logsumexp": _reduction("ReduceLogSumExp"),
     "linalg_vector_norm": _norm,
-    "all": _truth("ReduceMin"),
-    "any": _truth("ReduceMax"),
+    "all": _reduction("ReduceMin"),
+    "any": _reduction("ReduceMax"),
     "_softmax": _softmax("Softmax"),
     "_log_softmax": _softmax("LogSoftmax"),
     "zeros_like": _filled(0.0),
