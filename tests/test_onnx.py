@@ -179,6 +179,21 @@ def test_a_missing_extra_is_named(module, trained, tmp_path, monkeypatch):
         export_onnx(trained, tmp_path / "a.onnx")
 
 
+def test_precisions_have_names(trained, tmp_path):
+    with pytest.raises(AmpsureError, match="'float16'"):
+        export_onnx(trained, tmp_path / "a.onnx", precision="float16")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["repulsive-global", "bayesian"])
+def test_a_surrogate_on_a_gpu_stays_there(method, events, momenta, tmp_path):
+    surrogate = fit(events, method, config={**SMALL, "training": {"stages": 2}}, epochs=2, seed=1, device="cuda")
+    check(surrogate, momenta, tmp_path)
+    assert {p.device.type for stage in surrogate.earlier for p in stage.network.parameters()} == {"cuda"}
+    assert surrogate.device.type == "cuda"
+
+
 def test_command_line(run, trained, events, tmp_path):
     trained.save("run")
     code, out, err = run("export", "run", "--format", "onnx", "-o", "a.onnx")

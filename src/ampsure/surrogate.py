@@ -201,11 +201,18 @@ class Surrogate:
         are two to three times as fast, and amplitudes are good to about 1e-6; the statistical uncertainty, a small
         difference between members, loses more digits.
         """
-        dtype, copy = _DTYPES[precision], deepcopy(self)
-        calibration = None if copy.calibration is None else copy.calibration.networks
-        for network in (copy.network, copy.sigma_network, calibration):
-            if network is not None:
-                network.to(dtype)
+        if precision not in _DTYPES:
+            raise AmpsureError(f"Surrogates predict in 'float64' or 'float32', not in {precision!r}.")
+
+        def converted(network: StackedMLP) -> StackedMLP:
+            return deepcopy(network).to(_DTYPES[precision])
+
+        earlier = tuple(replace(stage, network=deepcopy(stage.network)) for stage in self.earlier)
+        copy = replace(self, network=converted(self.network), earlier=earlier)
+        if self.sigma_network is not None:
+            copy.sigma_network = converted(self.sigma_network)
+        if self.calibration is not None:
+            copy.calibration = replace(self.calibration, networks=converted(self.calibration.networks))
         return copy
 
     def to(self, device: str | torch.device) -> Surrogate:
