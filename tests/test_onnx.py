@@ -147,9 +147,17 @@ def test_features_of_the_users_own(events, momenta, tmp_path):
     register_features("logs", logs)
     register_features("numpy", lambda p, process: torch.from_numpy(np.log(p.numpy()[..., 0])))
     register_features("exotic", lambda p, process: torch.special.i0(p[..., 0] / 1000))
+    register_features("rounded", lambda p, process: torch.div(p[..., 0], 10.0, rounding_mode="floor"))
+    register_features("in place", lambda p, process: p[..., 0].clone().log_())
     register_features("branches", lambda p, process: p[..., 0] / (2 if p.sum() > 0 else 1))
     check(fit(events, "mse", config=small(features={"inputs": "logs"}), epochs=1, seed=1), momenta, tmp_path)
-    for name, words in (("numpy", "does not follow"), ("exotic", "i0"), ("branches", "cannot be exported")):
+    for name, words in (
+        ("numpy", "does not follow"),
+        ("exotic", "i0"),
+        ("rounded", "'div'"),
+        ("in place", "'log_'"),
+        ("branches", "cannot be exported"),
+    ):
         surrogate = fit(events, "mse", config=small(features={"inputs": name}), epochs=1, seed=1)
         with pytest.raises(AmpsureError, match=words):
             export_onnx(surrogate, tmp_path / "b.onnx")

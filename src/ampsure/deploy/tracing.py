@@ -88,14 +88,15 @@ class _Tracer(TorchDispatchMode):
                 replaced = DECOMPOSITIONS[func](*args, **kwargs)
             if replaced is not NotImplemented:
                 return replaced
-        operation = str(func.overloadpacket.__name__)
-        handler = _HANDLERS.get(operation)
-        if handler is None or func._schema.is_mutable:
+        operation, out = str(func.overloadpacket.__name__), func(*args, **kwargs)
+        try:
+            if func._schema.is_mutable:
+                raise TypeError
+            results = _HANDLERS[operation](self, out, *args, **kwargs)
+        except (KeyError, TypeError) as error:  # unknown, with options that are, or in place
             raise AmpsureError(
-                f"The operation {operation!r} of torch cannot be exported: write features and likelihoods without it."
-            )
-        out = func(*args, **kwargs)
-        results = handler(self, out, *args, **kwargs)
+                f"The operation {operation!r} of torch cannot be exported as it is used: write features without it."
+            ) from error
         several = isinstance(out, tuple | list)
         for tensor, name in zip(out if several else [out], results if several else [results], strict=False):
             setattr(tensor, _NAME, name)
