@@ -32,7 +32,7 @@ CacheOption = Annotated[Path, typer.Option(help="Folder of events and trained su
 
 @study_app.command("list")
 def list_studies() -> None:
-    """Show all studies, their claims, and what they cost: trainings, and time on two cores (paper: on one H200).
+    """Show all studies, their claims, and what they cost: trainings, and time on two cores (full, paper: on one H200).
 
     Example: `ampsure study list`
     """
@@ -44,7 +44,7 @@ def list_studies() -> None:
     for study in STUDIES.values():
         costs = []
         for preset in PRESETS.values():
-            count, seconds = cost(study, preset, gpu=preset.name == "paper")
+            count, seconds = cost(study, preset, gpu=preset.name in ("full", "paper"))
             costs.append(f"{count} in {_duration(seconds)}" if count else "no training")
         name = f"{study.name}\n[dim]{escape(study.label)}[/]"
         table.add_row(name, ", ".join(claim.id for claim in study.claims), *costs)

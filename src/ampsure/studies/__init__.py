@@ -5,8 +5,11 @@ from difflib import get_close_matches
 from ampsure.errors import AmpsureError
 
 from . import (
+    accuracy_cost,
+    accuracy_size,
     bias_binned,
     bias_members,
+    bias_remedies,
     bias_table,
     box_smearing,
     ensemble_sigma,
@@ -69,9 +72,12 @@ STUDIES: dict[str, Study] = {
         gap_spectrum,
         gap_uncertainty,
         error_propagation,
+        accuracy_cost,
+        accuracy_size,
+        bias_remedies,
     )
 }
-"""All studies, in the order of the paper."""
+"""All studies, in the order of the paper, then our own."""
 
 
 def get_study(name: str) -> Study:

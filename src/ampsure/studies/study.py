@@ -197,12 +197,12 @@ class Study:
 
     Args:
         name: on the command line.
-        label: of the figure or table in the paper's LaTeX.
+        label: of the figure or table in the paper's LaTeX, or "ours".
         title: in words.
         grid: its trainings at a preset.
         measure: of one trained surrogate and its test events, as JSON values.
         figure: drawn from the results alone.
-        claims: of the paper.
+        claims: of the paper, or ours.
         measure_data: of all events, where a study needs no training.
         table: a header and rows of text, where the paper has a table.
     """

@@ -1,0 +1,90 @@
+"""Accuracy against the number of training events, and its exponent."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy import stats
+
+from ampsure.config import resolve
+from ampsure.report.style import colour, panels
+
+from .curves import finish
+from .measure import standard
+from .presets import Preset
+from .study import Case, Check, Claim, Estimate, Results, Study
+
+RECIPES = ("paper", "accurate")
+SHARES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.8)
+LONGEST = 1000  # epochs
+
+
+def grid(preset: Preset) -> list[Case]:
+    """Single networks; all see the same number of batches, but in at most a thousand epochs."""
+    shares = {"smoke": (0.1, 0.3, 0.8), "laptop": SHARES[1:]}.get(preset.name, SHARES)
+    return [
+        Case(
+            {"recipe": recipe, "events": round(share * preset.events), "run": run},
+            resolve(
+                "heteroscedastic",
+                recipe,
+                {"network": {"hidden": preset.hidden}, "data": {"fractions": (share, 0.1, 0.9 - share)}},
+                epochs=min(round(preset.epochs * 0.8 / share), LONGEST),
+                batch_size=min(preset.batch_size, 1024) if recipe == "paper" else preset.batch_size,
+                seed=run,
+            ),
+            test_share=0.1,
+        )
+        for recipe in RECIPES
+        for share in shares
+        for run in range(preset.runs)
+    ]
+
+
+def exponent(results: Results, recipe: str) -> Estimate:
+    """p of mean |Delta| ~ N^-p, with its error, from all runs."""
+    sizes = results.labels("events", recipe=recipe)
+    points = [(n, value) for n in sizes for value in results.values("accuracy.mean", recipe=recipe, events=n)]
+    fit = stats.linregress(*np.log(np.array(points)).T)
+    return Estimate(-fit.slope, fit.stderr)
+
+
+def figure(results: Results) -> Figure:
+    drawn, axes = panels()
+    panel = axes[0, 0]
+    for k, recipe in enumerate(RECIPES):
+        sizes = results.labels("events", recipe=recipe)
+        found = [results.values("accuracy.mean", recipe=recipe, events=n) for n in sizes]
+        power = exponent(results, recipe)
+        label = rf"{recipe}: $N^{{-{power.value:.2f} \pm {power.error:.2f}}}$"
+        means, errors = ([f(values) for values in found] for f in (np.mean, np.std))
+        panel.errorbar(sizes, means, errors, **{**colour(k), "marker": "os"[k]}, capsize=3, label=label)
+    panel.set(xscale="log", yscale="log", xlabel="training events", ylabel=r"$\langle|\Delta|\rangle$")
+    finish(panel)
+    return drawn
+
+
+def table(results: Results) -> tuple[list[str], list[list[str]]]:
+    rows = []
+    for recipe in RECIPES:
+        for n in results.labels("events", recipe=recipe):
+            found = [results.estimate(f"accuracy.{k}", recipe=recipe, events=n).value for k in ("mean", "median")]
+            rows.append([recipe, str(n), *(f"{value:.2e}" for value in found)])
+    return ["recipe", "training events", "mean |Δ|", "median |Δ|"], rows
+
+
+def scaling(results: Results) -> list[Check]:
+    powers = {recipe: exponent(results, recipe) for recipe in RECIPES}
+    return [Check(f"p of mean |Δ| ~ N^-p, {recipe}", power, 0.5) for recipe, power in powers.items()]
+
+
+STUDY = Study(
+    name="accuracy-size",
+    label="ours",
+    title="Accuracy against the number of training events",
+    grid=grid,
+    measure=standard,
+    figure=figure,
+    table=table,
+    claims=(Claim("O2", "The error falls faster than the inverse square root of the training events.", scaling),),
+)
