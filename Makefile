@@ -60,6 +60,7 @@ benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.stacking
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.unweighting
+	$(BIN)/python -m benchmarks.inference
 
 soak: $(READY) ## The long campaigns: 1.1 million events, timed and checked (about ten minutes)
 	$(BIN)/python -m benchmarks.generation --full

@@ -89,6 +89,8 @@ def test_cuts_do_what_they_say(events):
     for cut in ({"pt_jet": 30}, {"eta_jet": 1}, {"pt_photon": (60, 30)}, {"pt_photon": (40, 35)}, {"delta_r": 1.5}):
         assert 0 < Cuts(**cut).passed(p, process).mean() < 1
     assert not Cuts(pt_photon=(40.0,)).passed(p, process).all()  # one threshold for both
+    for cuts in (Cuts(pt_jet=30), Cuts(delta_r=1.5), Cuts(pt_photon=(60, 30)), Cuts(pt_photon=())):
+        np.testing.assert_array_equal(cuts.passed(torch.from_numpy(p), process).numpy(), cuts.passed(p, process))
 
 
 def test_settings_are_strict():

@@ -39,6 +39,13 @@ def test_delta_r_wraps_around():
     assert kinematics.delta_r(p, q) < 0.03
 
 
+@pytest.mark.parametrize("radius", [0.0, 0.4, 1.5, 3.5])
+def test_separated_says_what_delta_r_says(flat_events, radius):
+    p = flat_events.momenta[:, 2:]
+    apart = [kinematics.delta_r(p[:, i], p[:, j]) > radius for i, j in ((0, 1), (0, 2), (1, 2))]
+    np.testing.assert_array_equal(kinematics.separated(p, radius), np.all(apart, axis=0))
+
+
 def test_pseudorapidity_is_infinite_along_the_beam():
     assert kinematics.pseudorapidity(np.array([5.0, 0, 0, -5])) == -np.inf
 

@@ -202,7 +202,7 @@ def test_ways_to_combine_systematics(events, systematic):
 def test_inverse_variance_follows_its_formula(trained, events):
     out = trained.network(trained.standardization(
         ampsure.preprocessing.folded_invariants(torch.from_numpy(events.momenta[:20]), events.process)
-    ).float())  # fmt: skip
+    ))  # fmt: skip
     mean, log_variance = out.double().unbind(-1)
     found = combine(out, trained.likelihood, "inverse-variance")
     variance = 1 / torch.exp(-log_variance).sum(0)

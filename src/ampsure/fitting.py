@@ -244,7 +244,7 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
         "precision": config.network.precision,
     }
-    return surrogate
+    return surrogate.in_precision("float64")
 
 
 def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted, list[History], History]:

@@ -22,6 +22,7 @@ __all__ = [
     "invariant_mass",
     "minkowski",
     "pseudorapidity",
+    "separated",
     "transverse_momentum",
 ]
 
@@ -62,6 +63,24 @@ def delta_r(p: Array, q: Array) -> Array:
     delta_phi = abs(azimuth(p) - azimuth(q))
     delta_phi = _module(p).minimum(delta_phi, 2 * pi - delta_phi)
     return ((pseudorapidity(p) - pseudorapidity(q)) ** 2 + delta_phi**2) ** 0.5
+
+
+def separated(p: Array, radius: float) -> Array:
+    """Whether no two of n momenta have a `delta_r` up to a radius: (..., n, 4) -> (...).
+
+    The azimuth enters by the chord between the directions, so that no arctangent is needed: exported graphs have none
+    in float64.
+
+    >>> separated(np.array([[5.0, 3, 4, 0], [5.0, 4, 3, 0]]), 0.28).item()
+    True
+    """
+    i, j = (list(k) for k in zip(*combinations(range(p.shape[-2]), 2), strict=True))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        eta, direction = pseudorapidity(p), p[..., 1:3] / transverse_momentum(p)[..., None]
+        left = radius**2 - (eta[..., i] - eta[..., j]) ** 2  # for the square of the difference in azimuth
+        chord2 = ((direction[..., i, :] - direction[..., j, :]) ** 2).sum(-1)
+        apart = (left < 0) | (chord2 > 4 * _module(p).sin(left.clip(0, pi**2) ** 0.5 / 2) ** 2)
+    return apart.all(-1)
 
 
 def invariant_mass(p: Array) -> Array:

@@ -42,15 +42,15 @@ def invariants(momenta: Tensor, process: Process) -> Tensor:
     vector = momenta[..., 1:]
     magnitude = vector.norm(dim=-1)
     direction = vector / magnitude.clamp_min(torch.finfo(momenta.dtype).tiny)[..., None]
-    mass2 = momenta.new_tensor(process.masses).square()
-    energy = torch.sqrt(magnitude.square() + mass2)
-    columns = []
-    for i, j in combinations(range(momenta.shape[1]), 2):
-        both = magnitude[:, i] * magnitude[:, j]
-        angle = both * (direction[:, i] - direction[:, j]).square().sum(-1) / 2
+    i, j = (list(legs) for legs in zip(*combinations(range(momenta.shape[1]), 2), strict=True))
+    both = magnitude[:, i] * magnitude[:, j]
+    product = both * (direction[:, i] - direction[:, j]).square().sum(-1) / 2
+    if any(process.masses):
+        mass2 = momenta.new_tensor(process.masses).square()
+        energy = torch.sqrt(magnitude.square() + mass2)
         massive = mass2[i] * energy[:, j].square() + mass2[j] * magnitude[:, i].square()
-        columns.append(torch.log(angle + massive / (energy[:, i] * energy[:, j] + both)))
-    return torch.stack(columns, dim=1)
+        product = product + massive / (energy[:, i] * energy[:, j] + both)
+    return torch.log(product)
 
 
 def folded_invariants(momenta: Tensor, process: Process) -> Tensor:
@@ -69,12 +69,14 @@ def _folded(momenta: Tensor, process: Process) -> Tensor:
         return momenta
     signs = momenta.new_tensor([1.0, -1.0, -1.0, -1.0])
     total = momenta[:, : process.n_incoming].sum(1) * signs
-    order = torch.arange(momenta.shape[1], device=momenta.device).repeat(len(momenta), 1)
+    legs, places = [momenta], list(range(momenta.shape[1]))
     for group in process.identical:
-        legs = order.new_tensor(group)
-        energy = (momenta[:, legs] * total[:, None]).sum(-1)
-        order[:, legs] = legs[energy.argsort(dim=1, descending=True, stable=True)]
-    momenta = momenta.gather(1, order[..., None].expand_as(momenta))
+        alike = momenta[:, list(group)]
+        order = (alike * total[:, None]).sum(-1).argsort(dim=1, descending=True, stable=True)
+        for k, leg in enumerate(group):
+            places[leg] = sum(part.shape[1] for part in legs) + k
+        legs.append(alike.gather(1, order[..., None].expand_as(alike)))
+    momenta = torch.cat(legs, dim=1)[:, places]
     if process.n_incoming == 2 and process.pdg_ids[0] == process.pdg_ids[1] != 0:
         towards = (momenta[:, :2] * (momenta[:, 2] * signs)[:, None]).sum(-1)  # small along that leg
         exchanged = momenta[:, [1, 0, *range(2, momenta.shape[1])]]
@@ -278,7 +280,7 @@ class LogTarget(Target):
 
     def _exact(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
         amplitude = torch.exp(z + (v_syst + v_stat) / 2)
-        return Moments(amplitude, *(amplitude * torch.expm1(v).sqrt() for v in (v_syst, v_stat, v_syst + v_stat)))
+        return Moments(amplitude, *(amplitude * torch.expm1(torch.stack([v_syst, v_stat, v_syst + v_stat])).sqrt()))
 
     def _linear(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
         amplitude = torch.exp(z)
@@ -318,11 +320,8 @@ class AsinhTarget(Target):
     def _exact(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
         v_tot = v_syst + v_stat
         amplitude = self.unit * torch.exp(v_tot / 2) * torch.sinh(z)
-        sigmas = (
-            self.unit * (torch.expm1(v) * (torch.exp(v) * torch.cosh(2 * z) + 1) / 2).sqrt()
-            for v in (v_syst, v_stat, v_tot)
-        )
-        return Moments(amplitude, *sigmas)
+        v = torch.stack([v_syst, v_stat, v_tot])
+        return Moments(amplitude, *(self.unit * (torch.expm1(v) * (torch.exp(v) * torch.cosh(2 * z) + 1) / 2).sqrt()))
 
     def _linear(self, z: Tensor, v_syst: Tensor, v_stat: Tensor) -> Moments:
         slope = self.unit * torch.cosh(z)

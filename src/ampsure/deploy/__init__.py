@@ -1,9 +1,10 @@
-"""Surrogates at work: gated amplitudes, two-stage unweighting, weights and histograms of events, smaller networks."""
+"""Surrogates in other programs, and at work: gated amplitudes, unweighting, weights, histograms, distillation."""
 
 from .amplitudes import ExternalProgram, SharedLibrary, UmamiLibrary
 from .distill import distill
 from .gated import GateCounts, GatedAmplitude, GateLog
 from .histograms import UncertainHistogram, histogram, save_histogram
+from .onnx import export_onnx
 from .reweight import Reweighting, member_amplitudes, reweight, surrogate_weights
 from .two_stage import TwoStageSummary, adapted_sampler, learned_maximum, two_stage
 
@@ -19,6 +20,7 @@ __all__ = [
     "UncertainHistogram",
     "adapted_sampler",
     "distill",
+    "export_onnx",
     "histogram",
     "learned_maximum",
     "member_amplitudes",

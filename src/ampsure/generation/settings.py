@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from math import sinh
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ampsure.errors import AmpsureError
-from ampsure.kinematics import delta_r, pseudorapidity, transverse_momentum
+from ampsure.kinematics import Array, separated, transverse_momentum
 from ampsure.processes import Process
 
 __all__ = ["PRESETS", "Cuts", "Settings", "get_settings"]
@@ -57,21 +57,21 @@ class Cuts(_Strict):
     def _photon_thresholds(self, n: int) -> list[float]:
         return [self.pt_photon[min(k, len(self.pt_photon) - 1)] for k in range(n)] if self.pt_photon else [0.0] * n
 
-    def passed(self, momenta: NDArray[np.float64], process: Process) -> NDArray[np.bool_]:
-        """(N, n, 4) -> (N,)."""
+    def passed(self, momenta: Array, process: Process) -> Array:
+        """(N, n, 4) -> (N,), numpy or torch."""
         jets, photons = self.legs(process)
-        pt, eta = transverse_momentum(momenta), np.abs(pseudorapidity(momenta))
-        ok = np.ones(len(momenta), bool)
-        if jets:
-            ok &= ((pt[:, jets] > self.pt_jet) & (eta[:, jets] < self.eta_jet)).all(1)
-        if photons:
-            ordered = -np.sort(-pt[:, photons], axis=1)
-            ok &= (ordered > self._photon_thresholds(len(photons))).all(1) & (eta[:, photons] < self.eta_photon).all(1)
-        separated = jets + photons
-        for k, i in enumerate(separated):
-            for j in separated[:k]:
-                ok &= delta_r(momenta[:, i], momenta[:, j]) > self.delta_r
-        return ok
+        if not (legs := jets + photons):
+            return momenta[:, 0, 0] > -np.inf
+        p = momenta[:, legs]
+        pt, thresholds = transverse_momentum(p), self._photon_thresholds(len(photons))
+        pt_min = [self.pt_jet] * len(jets) + [min(thresholds, default=0.0)] * len(photons)
+        slope = [sinh(self.eta_jet)] * len(jets) + [sinh(self.eta_photon)] * len(photons)  # of pz against pt
+        like = np.asarray if isinstance(momenta, np.ndarray) else momenta.new_tensor
+        ok = ((pt > like(pt_min)) & (abs(p[..., 3]) < pt * like(slope))).all(1)
+        for k, threshold in enumerate(thresholds):
+            if threshold > min(thresholds):
+                ok = ok & ((pt[:, len(jets) :] > threshold).sum(1) > k)
+        return ok & separated(p, self.delta_r) if len(legs) > 1 else ok
 
 
 class Settings(_Strict):

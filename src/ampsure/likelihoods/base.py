@@ -78,4 +78,5 @@ def bounded(x: Tensor, limit: float = 50.0) -> Tensor:
     >>> bounded(torch.tensor([-200.0, 3.0]))
     tensor([-50.,   3.])
     """
-    return x.clamp(-limit, limit).detach() + (x - x.detach())
+    held = x.clamp(-limit, limit)
+    return held.detach() + (x - x.detach()) if x.requires_grad else held
