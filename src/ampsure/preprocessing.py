@@ -162,9 +162,9 @@ class Standardization:
         """Where all features lie in the range seen in training, but for rounding: (N, F_raw) -> (N,)."""
         rounding = 1e-9 * torch.maximum(self.low.abs(), self.high.abs())
         inside = ((raw >= self.low - rounding) & (raw <= self.high + rounding)).all(1)
-        column, low, high = self.holes.unbind(1)
-        value = raw[:, column.long()]  # (N, M)
-        return inside & ~((value > low) & (value < high)).any(1)
+        for column, low, high in self.holes.tolist():  # few, mostly none
+            inside = inside & ~((raw[:, int(column)] > low) & (raw[:, int(column)] < high))
+        return inside
 
     def to(self, device: torch.device) -> Standardization:
         return Standardization(*(t.to(device) for t in self.tensors().values()))

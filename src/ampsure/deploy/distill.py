@@ -88,7 +88,7 @@ def distill(
         limit = float(data.y_train[:, 0].abs().max()) if stage else inf
         if stage + 1 < stages:
             earlier += (Stage(network.double(), Distilled(), scale, limit),)
-    return Surrogate(
+    student = Surrogate(
         config=settings,
         process=teacher.process,
         standardization=teacher.standardization.to(device),
@@ -110,6 +110,7 @@ def distill(
             "teacher": {"config": teacher.config.model_dump(mode="json"), **teacher.provenance},
         },
     )
+    return student.in_precision("float64")
 
 
 @torch.no_grad()
