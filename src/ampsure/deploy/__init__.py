@@ -1,5 +1,5 @@
 """A surrogate outside of Python: C++ source and a shared library with the UMAMI interface of MadGraph 7."""
 
-from .umami import export_umami
+from .umami import Library, export_umami
 
-__all__ = ["export_umami"]
+__all__ = ["Library", "export_umami"]

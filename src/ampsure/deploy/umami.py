@@ -6,6 +6,7 @@ numbers, all of them constants to the compiler) and `weights.bin`, which becomes
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
 import shutil
@@ -20,14 +21,15 @@ import numpy as np
 import torch
 
 from ampsure._version import __version__
-from ampsure.errors import AmpsureError
+from ampsure.errors import AmpsureError, InvalidEventsError
+from ampsure.kinematics import Array
 from ampsure.likelihoods import Evidential, EvidentialMixture, Likelihood, Mixture
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.preprocessing import AsinhTarget, Standardization
-from ampsure.surrogate import Surrogate
+from ampsure.surrogate import Prediction, Surrogate
 
-__all__ = ["LIBRARY", "export_umami"]
+__all__ = ["LIBRARY", "Library", "export_umami"]
 
 LIBRARY = "libampsure_surrogate.so"
 SOURCES = ("ampsure_surrogate.h", "likelihood.h", "network.h", "surrogate.cpp")
@@ -97,6 +99,40 @@ def export_umami(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target / LIBRARY
+
+
+class Library:
+    """A library written by `export_umami`, called from Python. One object a thread: each has one handle.
+
+    Args:
+        path: of the library, or of its folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        file = Path(path) / LIBRARY if Path(path).is_dir() else Path(path)
+        try:
+            self._functions = ctypes.CDLL(os.path.realpath(file))
+            self._functions.ampsure_create.restype = ctypes.c_void_p
+        except (OSError, AttributeError) as error:
+            raise AmpsureError(f"{file} is not a library of a surrogate for this machine: {error}.") from error
+        self._handle = ctypes.c_void_p(self._functions.ampsure_create())
+        if not self._handle:
+            raise AmpsureError(f"There is not enough memory for {file}.")
+        self.n_legs = int(self._functions.ampsure_legs())
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._functions.ampsure_destroy(self._handle)
+
+    def predict(self, momenta: Array) -> Prediction:
+        """Amplitudes and uncertainties of momenta (N, n, 4), as from `Surrogate.predict`."""
+        given = np.ascontiguousarray(momenta, dtype=np.float64)
+        if given.ndim != 3 or given.shape[1:] != (self.n_legs, 4):
+            raise InvalidEventsError(f"The momenta must have shape (N, {self.n_legs}, 4), not {given.shape}.")
+        arrays = [np.empty(len(given), dtype) for dtype in [np.float64] * 4 + [np.bool_]]
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (given, *arrays)]
+        self._functions.ampsure_predict(self._handle, ctypes.c_size_t(len(given)), *pointers)
+        return Prediction(*arrays)
 
 
 def _put(temporary: Path, target: Path) -> None:

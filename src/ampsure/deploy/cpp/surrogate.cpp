@@ -57,6 +57,7 @@ struct Momenta {
 struct Outputs {
     double *amplitude, *sigma_syst, *sigma_stat, *sigma_tot;
     bool* in_domain;
+    bool cautious;  // the amplitude is the median, not the mean, where the width of the density means nothing
 };
 
 inline Doubles sqrt(Doubles x) {
@@ -316,12 +317,13 @@ void ampsure_surrogate::predict(const Momenta& momenta, std::size_t first, int p
 void ampsure_surrogate::write(const Outputs& outputs, std::size_t first, int points) const {
     for (int i = 0; i < points; ++i) {
         const Moments& m = moments[i];
-        const double growth = std::exp((m.syst + m.stat) / 2);
+        const bool unknown = outputs.cautious && (!inside[i] || m.syst + m.stat > 1);
+        const double shift = unknown ? 0 : (m.syst + m.stat) / 2;
         double amplitude;
         if constexpr (model::target == Target::log)
-            amplitude = std::exp(m.mean + (m.syst + m.stat) / 2);
+            amplitude = std::exp(m.mean + shift);
         else
-            amplitude = model::target_unit * growth * std::sinh(m.mean);
+            amplitude = model::target_unit * std::exp(shift) * std::sinh(m.mean);
         auto sigma = [&](double variance) {
             if constexpr (model::target == Target::log) return amplitude * std::sqrt(std::expm1(variance));
             const double inner = std::exp(variance) * std::cosh(2 * m.mean) + 1;
@@ -368,7 +370,7 @@ AMPSURE_PUBLIC void ampsure_destroy(ampsure_surrogate* handle) { delete handle; 
 AMPSURE_PUBLIC int ampsure_predict(ampsure_surrogate* handle, size_t count, const double* momenta, double* amplitude,
                                    double* sigma_syst, double* sigma_stat, double* sigma_tot, bool* in_domain) {
     if (!handle || (!momenta && count)) return error;
-    run(*handle, {momenta, 4 * model::legs, 4, 1}, count, {amplitude, sigma_syst, sigma_stat, sigma_tot, in_domain});
+    run(*handle, {momenta, 4 * model::legs, 4, 1}, count, {amplitude, sigma_syst, sigma_stat, sigma_tot, in_domain, false});
     return success;
 }
 
@@ -426,7 +428,7 @@ AMPSURE_PUBLIC int umami_matrix_element(void* handle, size_t count, size_t strid
         if (known)
             std::copy(known, known + count, target);
         else
-            run(*static_cast<ampsure_surrogate*>(handle), where, count, {target, nullptr, nullptr, nullptr, nullptr});
+            run(*static_cast<ampsure_surrogate*>(handle), where, count, {target, nullptr, nullptr, nullptr, nullptr, true});
         known = target;
     }
     return success;
