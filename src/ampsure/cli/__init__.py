@@ -12,10 +12,10 @@ from rich.markup import escape
 import ampsure
 from ampsure.errors import AmpsureError
 
-from . import events, reports, studies, surrogates
+from . import deploy, events, reports, studies, surrogates
 from .common import app
 
-__all__ = ["app", "events", "main", "reports", "studies", "surrogates"]
+__all__ = ["app", "deploy", "events", "main", "reports", "studies", "surrogates"]
 
 
 def main() -> None:
