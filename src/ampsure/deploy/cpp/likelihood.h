@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 namespace ampsure {
 
@@ -60,7 +62,8 @@ struct Mixture {
             variance[i] = std::exp(log_scale2[i]);
             variance_stat[i] = inverse_alpha[i] = normalization[i] = 0;
             if (student) {
-                const double log_excess = bounded(out[2 * n + i], 25), log_v = constrained_log_v(log_excess, likelihood.r);
+                const double log_excess = bounded(out[2 * n + i], 25);
+                const double log_v = constrained_log_v(log_excess, likelihood.r);
                 variance_stat[i] = std::exp(log_scale2[i] - log_v);
                 log_scale2[i] = bounded(log_scale2[i] + log_sigmoid(log_excess) - log_sigmoid(log_v));
                 inverse_alpha[i] = 1 / (1 + std::exp(log_excess));
@@ -163,11 +166,18 @@ inline Moments interpret(const Likelihood& likelihood, const T* out) {
         }
         case Kind::evidential: {
             const double log_variance = bounded(out[1]), log_excess = bounded(out[2], 25);
-            const double log_v = likelihood.constrained ? constrained_log_v(log_excess, likelihood.r) : bounded(out[3], 25);
+            const double log_v =
+                likelihood.constrained ? constrained_log_v(log_excess, likelihood.r) : bounded(out[3], 25);
             return {out[0], std::exp(log_variance), std::exp(log_variance - log_v)};
         }
-        default:
+        default: {
+            const int n = (likelihood.kind == Kind::mixture ? 3 : 4) * likelihood.components;
+            if (!std::all_of(out, out + n, [](T value) { return std::isfinite(value); })) {  // a search needs numbers
+                constexpr double undefined = std::numeric_limits<double>::quiet_NaN();
+                return {undefined, undefined, undefined};
+            }
             return Mixture<MOST>(likelihood, out).moments();
+        }
     }
 }
 

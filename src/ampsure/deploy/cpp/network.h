@@ -9,7 +9,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <type_traits>
+#include <utility>
 
 namespace ampsure {
 

@@ -2,8 +2,6 @@
 // to amplitudes in double precision, the last networks in the precision they were trained in.
 
 #include <new>
-#include <tuple>
-#include <utility>
 
 #include "ampsure_surrogate.h"
 #include "likelihood.h"
@@ -73,8 +71,10 @@ struct alignas(64) ampsure_surrogate {
     Real x[block * model::features];
     double x_double[model::n_stages ? block * model::features : 1];
     Real seen[model::calibrated ? block * calibrated : 1];
-    alignas(64) Real a[block * model::widest], b[block * model::widest];
-    alignas(64) double a_double[model::n_stages ? block * model::widest : 1], b_double[model::n_stages ? block * model::widest : 1];
+    alignas(64) Real a[block * model::widest];
+    alignas(64) Real b[block * model::widest];
+    alignas(64) double a_double[model::n_stages ? block * model::widest : 1];
+    alignas(64) double b_double[model::n_stages ? block * model::widest : 1];
     Moments member[std::size_t(block) * model::most_members];
     Moments moments[block];
     double offset[block], correction[block];
@@ -181,7 +181,8 @@ void ampsure_surrogate::features(int points) {
         for (int j = 0; j < model::legs; ++j) {
             const Doubles square = at(j, 1) * at(j, 1) + at(j, 2) * at(j, 2) + at(j, 3) * at(j, 3);
             magnitude[j] = sqrt(square);
-            energy[j] = model::mass[j] ? sqrt(magnitude[j] * magnitude[j] + model::mass[j] * model::mass[j]) : magnitude[j];
+            const double mass2 = model::mass[j] * model::mass[j];
+            energy[j] = mass2 ? sqrt(magnitude[j] * magnitude[j] + mass2) : magnitude[j];
             const Doubles inverse = 1.0 / (magnitude[j] > tiny ? magnitude[j] : tiny);
             for (int k = 0; k < 3; ++k) direction[j][k] = at(j, k + 1) * inverse;
         }
@@ -233,7 +234,8 @@ const T* weights_of(const Network& network, int member) {
 
 /// The members' moments, (members, block).
 template <class T>
-void evaluate(const Network& network, const Likelihood& likelihood, const T* x, int points, T* a, T* b, Moments* moments) {
+void evaluate(const Network& network, const Likelihood& likelihood, const T* x, int points, T* a, T* b,
+              Moments* moments) {
     const int stride = padded(network.widths[network.layers]);
     for (int e = 0; e < network.members; ++e) {
         const T* out = forward<model::activation, model::residual>(network, weights_of<T>(network, e), x,
@@ -370,7 +372,8 @@ AMPSURE_PUBLIC void ampsure_destroy(ampsure_surrogate* handle) { delete handle; 
 AMPSURE_PUBLIC int ampsure_predict(ampsure_surrogate* handle, size_t count, const double* momenta, double* amplitude,
                                    double* sigma_syst, double* sigma_stat, double* sigma_tot, bool* in_domain) {
     if (!handle || (!momenta && count)) return error;
-    run(*handle, {momenta, 4 * model::legs, 4, 1}, count, {amplitude, sigma_syst, sigma_stat, sigma_tot, in_domain, false});
+    const Outputs outputs = {amplitude, sigma_syst, sigma_stat, sigma_tot, in_domain, false};
+    run(*handle, {momenta, 4 * model::legs, 4, 1}, count, outputs);
     return success;
 }
 
@@ -406,7 +409,8 @@ AMPSURE_PUBLIC int umami_get_parameter(void*, char const*, double*, double*) { r
 AMPSURE_PUBLIC int umami_matrix_element(void* handle, size_t count, size_t stride, size_t offset, size_t input_count,
                                         int const* input_keys, void const* const* inputs, size_t output_count,
                                         int const* output_keys, void* const* outputs) {
-    if (!handle || (input_count && (!input_keys || !inputs)) || (output_count && (!output_keys || !outputs))) return error;
+    if (!handle || (input_count && !(input_keys && inputs)) || (output_count && !(output_keys && outputs)))
+        return error;
     const double* momenta = nullptr;
     for (size_t n = 0; n < input_count; ++n) {
         if (input_keys[n] < 0 || input_keys[n] >= int(sizeof input_flags)) return unsupported_input;
@@ -428,7 +432,7 @@ AMPSURE_PUBLIC int umami_matrix_element(void* handle, size_t count, size_t strid
         if (known)
             std::copy(known, known + count, target);
         else
-            run(*static_cast<ampsure_surrogate*>(handle), where, count, {target, nullptr, nullptr, nullptr, nullptr, true});
+            run(*static_cast<ampsure_surrogate*>(handle), where, count, {target, {}, {}, {}, {}, true});
         known = target;
     }
     return success;
