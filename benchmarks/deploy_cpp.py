@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -98,7 +99,7 @@ def floor(surrogate: ampsure.Surrogate) -> float:
     a, b = torch.randn(1000, 128), torch.randn(128, 128)
     each = fastest(lambda: a @ b, 300) / (1000 * 128 * 128)
     widths = surrogate.network.widths
-    products = sum(n_in * n_out for n_in, n_out in zip(widths[:-1], widths[1:], strict=True))
+    products = sum(n_in * n_out for n_in, n_out in pairwise(widths))
     return surrogate.network.members * products * each * 1e6
 
 

@@ -132,6 +132,16 @@ def test_batches_of_any_size_and_threads_give_the_same_numbers(exported, trained
         Library(exported).predict(momenta[:, :4])
 
 
+def test_an_export_replaces_another_even_while_that_is_in_use(trained, events, tmp_path):
+    other = deepcopy(trained)
+    other.network.biases[-1][..., 0] += 1.0
+    momenta = events.momenta[:50]
+    old = agree(trained, events.momenta, tmp_path / "library")
+    before = old.predict(momenta).amplitude
+    agree(other, events.momenta, tmp_path / "library")
+    np.testing.assert_array_equal(old.predict(momenta).amplitude, before)
+
+
 def test_points_that_are_no_numbers_stay_alone(exported, events):
     momenta = events.momenta[:30].copy()
     momenta[3, 2, 1] = np.nan

@@ -16,6 +16,7 @@ from importlib.resources import files
 from math import inf, isnan
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -111,7 +112,10 @@ class Library:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         file = Path(path) / LIBRARY if Path(path).is_dir() else Path(path)
         try:
-            self._functions = ctypes.CDLL(os.path.realpath(file))
+            with TemporaryDirectory() as folder:  # the loader knows files by name: a new name finds a file written anew
+                link = Path(folder) / token_hex(8)
+                link.symlink_to(os.path.realpath(file))
+                self._functions = ctypes.CDLL(str(link))
             self._functions.ampsure_create.restype = ctypes.c_void_p
         except (OSError, AttributeError) as error:
             raise AmpsureError(f"{file} is not a library of a surrogate for this machine: {error}.") from error
