@@ -61,7 +61,8 @@ def test_stages_and_held_out_sigma_agree_with_predict(precision, events, tmp_pat
     }
     surrogate = fit(events, "repulsive", config=config, epochs=4, seed=1)
     assert surrogate.calibration is not None
-    agree(surrogate, events.momenta, tmp_path / "library", rtol=4e-6 if precision == "float32" else 1e-10)
+    # the calibration sees the logarithm of a variance of members, which float32 knows to 1e-4
+    agree(surrogate, events.momenta, tmp_path / "library", rtol=2e-5 if precision == "float32" else 1e-10)
 
 
 @pytest.mark.parametrize("features", ["invariants", "momenta", "momenta+invariants"])

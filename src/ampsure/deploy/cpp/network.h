@@ -181,7 +181,8 @@ inline void layer(const T* weights, int n_in, int n_out, const T* in, std::size_
         for (int at = 0; at < width; at += NV * lanes, w += NV * lanes) {
             const int column = first + at;
             int row = 0;
-            for (; row + ROWS <= points; row += ROWS)
+            // a single output is summed in several parts, as in torch: so both round alike
+            for (; n_out > 1 && row + ROWS <= points; row += ROWS)
                 tile<activation, T, ROWS, NV>(w, width, bias + column, in + row * in_stride, in_stride, n_in,
                                               out + row * all + column, all, in + row * in_stride + column, role);
             for (; row < points; ++row)
