@@ -54,6 +54,7 @@ int main(int, char** argument) {
         }
         std::printf("%.6f\n", best);
     }
+    ampsure_destroy(handle);
 }
 """
 

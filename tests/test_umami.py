@@ -254,6 +254,7 @@ def test_madspace_integrates_a_surrogate_and_writes_its_events(exported, trained
 
 
 def test_the_example_of_the_documentation_compiles_and_runs(exported, trained, events, tmp_path):
+    assert EXAMPLE.read_text() in (EXAMPLE.parent.parent / "deploy.md").read_text()
     folder = exported.parent
     command = ["c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", EXAMPLE, "-I", folder, "-L", folder]
     command += ["-lampsure_surrogate", f"-Wl,-rpath,{folder}", "-o", tmp_path / "plugin"]
