@@ -27,7 +27,7 @@ PHOTON = 30.0
 """Threshold of both photons in GeV."""
 EXACT = (1.1538e-3, 0.0005e-3)
 """Cross section in pb with the exact amplitude, and its error, from three runs of `ampsure.generate`:
-20,000 unweighted events of seed 5 and 200,000 weighted ones each of seeds 11 and 12; chi^2 = 6.5 for 2 degrees of freedom.
+20,000 unweighted events of seed 5 and 200,000 weighted ones each of seeds 11 and 12 (chi^2 = 6.5 of 2).
 """
 
 
