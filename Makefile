@@ -53,6 +53,7 @@ validate: $(READY) ## Compare amplitude, cross sections and pulls with what they
 	$(BIN)/python -m validation.amplitude
 	$(BIN)/python -m validation.cross_section
 	$(BIN)/python -m validation.calibration
+	$(BIN)/python -m validation.umami
 
 benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.amplitude
@@ -61,6 +62,7 @@ benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.unweighting
 	$(BIN)/python -m benchmarks.inference
+	$(BIN)/python -m benchmarks.deploy_cpp
 
 soak: $(READY) ## The long campaigns: 1.1 million events, timed and checked (about ten minutes)
 	$(BIN)/python -m benchmarks.generation --full

@@ -229,7 +229,8 @@ class Surrogate:
             correction, variance_syst, variance_stat = self.calibration(x, variance_syst, variance_stat)
             mean = mean + correction
         if systematic == "held-out" and len(out) > 1:  # where nothing was learned, errors need not be independent
-            one = self.likelihood.prediction(out).double().var(0)
+            members = self.likelihood.prediction(out).double()
+            one = (members - members.mean(0)).square().sum(0) / (len(out) - 1)
             variance_stat = torch.where(inside, variance_stat, torch.maximum(variance_stat, one))
         # nobody can know less than the spread of all amplitudes; a network that runs away would say so
         variances = [(square * v).clamp_max(1.0) for v in (variance_syst, variance_stat)]

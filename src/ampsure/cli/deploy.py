@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ampsure.deploy import export_onnx
+from ampsure.deploy import export_onnx, export_umami
 from ampsure.surrogate import load_surrogate
 
 from .common import app, console
@@ -19,6 +19,7 @@ __all__: list[str] = []
 
 class Format(StrEnum):
     onnx = "onnx"
+    umami = "umami"
 
 
 class Precision(StrEnum):
@@ -32,15 +33,27 @@ def export(
     output: Annotated[Path, typer.Option("-o", "--output", help="What to write.")],
     form: Annotated[Format, typer.Option("--format", help="What other programs read.")] = Format.onnx,
     precision: Annotated[
-        Precision, typer.Option(help="Of the networks: float64 agrees to 1e-6 with `predict`, float32 is faster.")
-    ] = Precision.float64,
+        Precision | None,
+        typer.Option(
+            help="Of the networks: float64 agrees with `predict` to 1e-6 (default of onnx), float32 is faster (of umami)."
+        ),
+    ] = None,
+    portable: Annotated[
+        bool, typer.Option("--portable", help="umami: for any machine of this kind, not only for this one; slower.")
+    ] = False,
+    build: Annotated[bool, typer.Option(help="umami: compile the library, with CXX or c++.")] = True,
 ) -> None:
-    """Write a surrogate for other programs, and check that it predicts the same there.
+    """Write a surrogate for other programs.
 
     Example: `ampsure export runs/a --format onnx -o a.onnx`
     """
     surrogate = load_surrogate(run)
     match form:
         case Format.onnx:
-            export_onnx(surrogate, output, precision=precision.value)
-    console.print(f"The surrogate is written to {escape(str(output))}; it predicts the same there.")
+            export_onnx(surrogate, output, precision=(precision or Precision.float64).value)
+            console.print(f"The surrogate is written to {escape(str(output))}; it predicts the same there.")
+        case Format.umami:
+            surrogate = surrogate.in_precision((precision or Precision.float32).value)
+            library = export_umami(surrogate, output, portable=portable, build=build)
+            written = f"The library is {library}" if build else f"The source is in {output}: run make there"
+            console.print(escape(f"{written}; ampsure_surrogate.h says how to call it."), soft_wrap=True)

@@ -7,12 +7,14 @@ from .histograms import UncertainHistogram, histogram, save_histogram
 from .onnx import export_onnx
 from .reweight import Reweighting, member_amplitudes, reweight, surrogate_weights
 from .two_stage import TwoStageSummary, adapted_sampler, learned_maximum, two_stage
+from .umami import Library, export_umami
 
 __all__ = [
     "ExternalProgram",
     "GateCounts",
     "GateLog",
     "GatedAmplitude",
+    "Library",
     "Reweighting",
     "SharedLibrary",
     "TwoStageSummary",
@@ -21,6 +23,7 @@ __all__ = [
     "adapted_sampler",
     "distill",
     "export_onnx",
+    "export_umami",
     "histogram",
     "learned_maximum",
     "member_amplitudes",
