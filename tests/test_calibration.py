@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+import ampsure
 from ampsure import AmpsureError, audit, fit, load_surrogate
 from ampsure.calibration import Calibration
 from ampsure.config import resolve
-from ampsure.disturbances import Gap
+from ampsure.disturbances import BoxSmearing, Gap
 from ampsure.evaluation import pulls_of
 from ampsure.likelihoods import get_likelihood
+from ampsure.noise import find_noise
 from ampsure.preprocessing import Standardization
 from ampsure.surrogate import combine
 
@@ -190,3 +192,42 @@ def test_audit_finds_wrong_amplitudes(events):
         audit(seen, resolve("repulsive"))
     with pytest.raises(AmpsureError, match="two parts"):
         audit(seen, config, folds=1)
+
+
+def test_noise_in_a_narrow_range_is_told_from_wrong_amplitudes():
+    rng = np.random.default_rng(1)
+    n, sigma = 40_000, 0.1
+    x = torch.from_numpy(rng.standard_normal((n, 3)))
+    box = (x[:, 1] > 0.5) & (x[:, 1] < 0.53)
+    isolated = torch.from_numpy(rng.random(n) < 0.01)
+    residual = torch.from_numpy(rng.standard_normal(n)) * torch.where(box, sigma, 1e-5)
+    residual[isolated] = 3.0
+    wrong = residual.abs() > 1e-3
+    profile = find_noise(x, wrong, residual.square())
+    assert (profile.ranges[:, 0] == 1).all()
+    window = 32 / (n * 0.35)  # a wrong amplitude may stand next to the box
+    assert profile.ranges[0, 1].item() == pytest.approx(0.5, abs=window)
+    assert profile.ranges[-1, 2].item() == pytest.approx(0.53, abs=window)
+    variance = profile(x)
+    assert (variance[box] > 0).all()
+    assert (variance[~box] > 0).sum() <= 64
+    # the median of the squares of m events gives sigma^2 within 1.65/sqrt(m)/0.45, one standard deviation
+    assert variance[box].mean().item() == pytest.approx(sigma**2, rel=4 * 1.2 * 1.65 / np.sqrt(box.sum()))
+    assert not len(find_noise(x, isolated, residual.square()).ranges)
+    assert not len(find_noise(x, torch.zeros_like(isolated), residual.square()).ranges)
+
+
+def test_a_noisy_box_is_found_and_saved(events, tmp_path):
+    """Noise of 10 % in a box of a few GeV: sigma says so, and nothing of it is called wrong."""
+    many = ampsure.generate("gg_yyg", 12_000, preset="benchmark", seed=5)
+    noisy = BoxSmearing(0.1, width=3.0)(many, seed=1)
+    config = {"network": {"hidden": (32, 32)}, "posterior": {"members": 2}}
+    surrogate = fit(noisy, "recommended", config=config, epochs=30, batch_size=128, seed=1, stages=1)
+    surrogate.save(tmp_path / "run")
+    inside = noisy.noise > 0
+    for s in (surrogate, load_surrogate(tmp_path / "run")):
+        p = s.predict(noisy.momenta)
+        sigma = p.sigma_syst / p.amplitude
+        assert np.median(sigma[inside]) == pytest.approx(0.1, rel=4 * 1.2 * 1.65 / np.sqrt(0.7 * inside.sum()))
+        assert np.median(sigma[~inside]) < 0.02
+    assert surrogate.provenance["data"]["wrong"] < 0.1 * inside.sum()
