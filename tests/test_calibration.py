@@ -212,7 +212,7 @@ def test_noise_in_a_narrow_range_is_told_from_wrong_amplitudes():
     assert (variance[box] > 0).all()
     assert (variance[~box] > 0).sum() <= 64
     # the median of the squares of m events gives sigma^2 within 1.65/sqrt(m)/0.45, one standard deviation
-    assert variance[box].mean().item() == pytest.approx(sigma**2, rel=4 * 1.2 * 1.65 / np.sqrt(box.sum()))
+    assert variance[box].mean().item() == pytest.approx(sigma**2, rel=4 * 1.2 * 1.65 / np.sqrt(int(box.sum())))
     assert not len(find_noise(x, isolated, residual.square()).ranges)
     assert not len(find_noise(x, torch.zeros_like(isolated), residual.square()).ranges)
 
