@@ -41,6 +41,7 @@ History = list[dict[str, float]]
 
 _Wanted = tuple[str, list[Training]]
 _FOLDS = 4  # of the validation events, where sigma is learned from them
+_NINE_TENTHS = 2.705543454  # of squared pulls are below
 
 
 def fit(
@@ -172,6 +173,8 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
     train, validation, _ = events.split_indices(config.training.seed, config.data.fractions)
     if not len(train) or not len(validation):
         raise AmpsureError("No events are left for training or validation: check the gap and the fractions.")
+    if config.posterior.systematic == "held-out" and len(validation) < 2:
+        raise AmpsureError("Sigma cannot be learned from a single validation event: check the gap and the fractions.")
     raw = source.features(config.features.inputs, device)
     raw_train, raw_validation = (raw[torch.from_numpy(part).to(device)] for part in (train, validation))
     standardization = Standardization.fit(raw_train)
@@ -274,7 +277,7 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
     for fold in range(int(folds.max()) + 1):
         network = _stack(config, seen.shape[1], 1, x.dtype, 1, config.training.seed + 1 + fold, _sigma_hidden(config))
         with torch.no_grad():
-            network.biases[-1] += (residual.square() / (syst + besides)).mean().clamp(1e-20, 1e20).log().cpu()
+            network.biases[-1] += (residual.square() / (syst + besides))[:n].mean().clamp(1e-20, 1e20).log().cpu()
         networks.append(network.to(x.device))
         parts = [values[chosen] for chosen in (folds != fold, folds == fold) for values in (seen, target)]
         trainings.append(Training(Point(networks[-1]), VarianceCorrection(), TrainingData(*parts), settings))
@@ -347,15 +350,21 @@ def _largest(network: StackedMLP, likelihood: Likelihood, x: Tensor, systematic:
 
 @torch.no_grad()
 def _wrong(network: StackedMLP, likelihood: Likelihood, x: Tensor, y: Tensor, systematic: str) -> tuple[Tensor, Tensor]:
-    """Which of events (N, F), (N,) are rather outliers than right, and squares of their residuals, (N,) each."""
+    """Which of events (N, F), (N,) are rather outliers than right, and squares of their residuals, (N,) each.
+
+    Members are often too sure of events they were not trained on, which makes none of them wrong: the variance grows
+    until nine tenths of the pulls are as small as they should be, so that nine of ten events are always right.
+    """
     parts = []
     for chunk, target in zip(x.split(8192), y.split(8192), strict=True):
         out = network(chunk)
         mean = combine(out, likelihood, systematic)[0].to(y.dtype)
         variance = likelihood.variance_syst(out).mean(0) + (likelihood.prediction(out) - mean).square().mean(0)
-        parts.append((likelihood.wrong(target - mean, variance) > 0.5, (target - mean).square()))
-    wrong, square = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    return wrong, square
+        parts.append(torch.stack([target - mean, variance]))
+    residual, variance = torch.cat(parts, dim=1)
+    square = residual.square()
+    largest = (square / variance).sort().values[9 * len(y) // 10]
+    return likelihood.wrong(residual, variance * (largest / _NINE_TENTHS).clamp_min(1.0)) > 0.5, square
 
 
 @torch.no_grad()
