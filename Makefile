@@ -23,13 +23,13 @@ browser: ## Install Chromium for the tests of pages, where it is missing (Debian
 	  if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
 
-demo: $(READY) ## Generate 20 000 events of g g > a a g, train a repulsive ensemble on them, and judge it
+demo: $(READY) ## Generate 20 000 events of g g > a a g, train a surrogate on them, and judge it
 	@mkdir -p demo
 	@rm -rf demo/run
 	$(BIN)/ampsure generate gg_yyg -n 20000 --preset benchmark --seed 1 -o demo/events.h5
 	$(BIN)/ampsure inspect demo/events.h5 -o demo/events.png
-	$(BIN)/ampsure train --data demo/events.h5 --method repulsive -o demo/run --set training.seed=1 \
-	  --set network.hidden=[128,128,128] --set training.batch_size=256 --set training.epochs=60 --set training.stages=2
+	$(BIN)/ampsure train --data demo/events.h5 -o demo/run --set training.seed=1 \
+	  --set network.hidden=[128,128,128] --set training.batch_size=256 --set training.epochs=60
 	$(BIN)/ampsure evaluate demo/run
 	$(BIN)/ampsure report demo/run
 

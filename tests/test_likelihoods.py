@@ -453,7 +453,7 @@ def test_names():
         ("mixture", {"n_outputs": 3}, "no option"),
         ("mse", {"variance": 0.0}, "positive"),
         ("gaussian", {"beta": 2.0}, "between 0 and 1"),
-        ("gaussian", {"beta": 0.5, "faithful": True}, "choose one"),
+        ("gaussian", {"beta": 0.5, "faithful": True}, "choose it"),
         ("gaussian", {"beta": "much"}, "type float"),
         ("evidential", {"variant": "free"}, "'constrained' or 'regularised'"),
         ("evidential", {"r": -1.0}, "positive"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -222,18 +220,6 @@ def test_command_line(run, trained, events, tmp_path):
         assert code == 2
         assert words in err
     assert sorted(f.name for f in tmp_path.iterdir()) == before
-
-
-def test_the_documented_snippets_run(trained, events, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    trained.save("runs/a")
-    np.save("momenta.npy", events.momenta[:10])
-    names: dict[str, object] = {}
-    page = (Path(__file__).parents[1] / "docs" / "deploy.md").read_text()
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(block, names)
-    np.testing.assert_allclose(names["amplitude"], trained.predict(events.momenta[:10]).amplitude, rtol=1e-6)
-    assert capsys.readouterr().out == "gg_yyg\n"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ampsure.config import Config, resolve
+from ampsure.config import DEFAULT_METHOD, Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.fitting import fit_many
@@ -66,7 +66,7 @@ def audit(
         checkpoint: folder for the state of the trainings; the same call resumes from it.
         report: called with (number of the fold, stage, Progress) after every epoch.
     """
-    config = config or resolve("recommended")
+    config = config or resolve(DEFAULT_METHOD)
     if folds < 2 or len(events) < 20 * folds:
         raise AmpsureError(f"An audit needs at least two parts of 20 events each, not {folds} of {len(events)} events.")
     if not config.likelihood.options.get("outliers"):

@@ -14,7 +14,7 @@ from ampsure.likelihoods import get_likelihood
 from ampsure.networks import ACTIVATIONS
 from ampsure.preprocessing import get_features
 
-__all__ = ["METHODS", "RECIPES", "Config", "resolve"]
+__all__ = ["DEFAULT_METHOD", "METHODS", "RECIPES", "Config", "resolve"]
 
 
 class _Section(BaseModel):
@@ -158,6 +158,8 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 """The methods of the paper, as points of likelihood x posterior; the last one goes beyond it."""
+
+DEFAULT_METHOD = "recommended"
 
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ampsure._version import versions
 from ampsure.calibration import Calibration, VarianceCorrection, calibration_inputs
-from ampsure.config import Config, resolve
+from ampsure.config import DEFAULT_METHOD, Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation.settings import Cuts
@@ -55,7 +55,7 @@ def fit(
     """Train a surrogate on events.
 
     Args:
-        method: one of `ampsure.config.METHODS`; by default "repulsive".
+        method: one of `ampsure.config.METHODS`; by default the last one, "recommended".
         config: a full `Config`, or sections to change, e.g. `{"posterior": {"members": 8}}`.
         recipe: "accurate" or "paper".
         checkpoint: folder for the state of the training; the same call resumes from it.
@@ -63,7 +63,7 @@ def fit(
         training: single settings of the training, e.g. `epochs=50, seed=1`.
     """
     if not isinstance(config, Config):
-        config = resolve(method or "repulsive", recipe, config, **training)
+        config = resolve(method or DEFAULT_METHOD, recipe, config, **training)
     elif method is not None or training:
         raise AmpsureError("A full Config decides everything: give no method and no single settings besides it.")
     return fit_many([(events, config)], checkpoint=checkpoint, report=report and (lambda _, *told: report(*told)))[0]

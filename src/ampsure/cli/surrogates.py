@@ -19,7 +19,7 @@ from rich.table import Table
 
 import ampsure
 from ampsure.audit import audit
-from ampsure.config import METHODS, RECIPES, Config, resolve
+from ampsure.config import DEFAULT_METHOD, METHODS, RECIPES, Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.evaluation import Judgement, judge
 from ampsure.fitting import Report, fit
@@ -47,7 +47,7 @@ config_app = typer.Typer(help="Show configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 
 FileArgument = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Configuration to start from.")]
-MethodOption = Annotated[str | None, typer.Option(help=f"One of {', '.join(METHODS)}.")]
+MethodOption = Annotated[str | None, typer.Option(help=f"One of {', '.join(METHODS)}; by default {DEFAULT_METHOD}.")]
 RecipeOption = Annotated[str | None, typer.Option(help=f"One of {', '.join(RECIPES)}.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a setting, e.g. training.epochs=50.")
@@ -164,7 +164,7 @@ def audit_command(
     for path in (output, clean):
         if path is not None:
             check_writable(path)
-    config = resolve("recommended", "accurate", parse_settings(settings or []))
+    config = resolve(DEFAULT_METHOD, "accurate", parse_settings(settings or []))
     events = ampsure.load(source, process=process_of(process))
     with training_progress() as report:
         found = audit(events, config, folds=folds, report=lambda job, stage, p: report(f"part {job + 1}: {stage}", p))
@@ -218,7 +218,7 @@ def _config(
     if recipe is not None and {"features", "network", "training"} & set(written):
         raise AmpsureError(f"{file} decides features, network or training: leave out --recipe.")
     named = written.pop("method", None)
-    method = method or named or (None if "likelihood" in written else "repulsive")
+    method = method or named or (None if "likelihood" in written else DEFAULT_METHOD)
     named = written.pop("recipe", None)
     recipe = recipe or named or "accurate"
     given = {"data": {"path": str(data)}} if data is not None else {}
