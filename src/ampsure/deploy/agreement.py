@@ -39,10 +39,11 @@ def check(
     exact = surrogate.in_precision("float64").predict(points)
     rounded, found, first, none = surrogate.predict(points), predict(points), predict(points[:1]), predict(points[:0])
     finite = np.logical_and.reduce([np.isfinite(getattr(p, name)) for p in (exact, rounded) for name in OUTPUTS])
-    single = surrogate.network.weights[0].dtype == torch.float32
-    floor = (0.5 if single else 1e-9) * _size(surrogate, exact)
-    tolerance = TOLERANCE + 10 * _differences(rounded, exact, floor, finite)
-    difference = np.maximum(_differences(found, exact, floor, finite), _differences(first, exact, floor, finite[:1]))
+    size, single = _size(surrogate, exact), surrogate.network.weights[0].dtype == torch.float32
+    floors = (0.5 if single else 1e-9) * size, 1e-9 * size
+    tolerance = TOLERANCE + 10 * _differences(rounded, exact, floors, finite)
+    difference = _differences(found, exact, floors, finite)
+    difference[0] = np.maximum(difference[0], _differences(first, exact, floors, finite[:1])[0])
     worst = np.unravel_index((difference / tolerance).argmax(), difference.shape)
     if difference[worst] > tolerance[worst]:
         raise AmpsureError(
@@ -59,21 +60,22 @@ def _size(surrogate: Surrogate, prediction: Prediction) -> Floats:
     return np.asarray(slope.abs().numpy())
 
 
-def _differences(found: Prediction, expected: Prediction, floor: Floats, where: NDArray[np.bool_]) -> Floats:
+def _differences(
+    found: Prediction, expected: Prediction, floors: tuple[Floats, Floats], where: NDArray[np.bool_]
+) -> Floats:
     """Largest and median relative difference of all outputs, (2, 5), at those of the first points `where` it is asked.
 
-    For the largest, numbers below `floor` (N,) are compared on that scale: members that agree leave no digits to their
-    differences, the statistical uncertainty.
+    Numbers below the `floors` (N,) of either are compared on that scale: members that agree leave no digits to the
+    difference between them, the statistical uncertainty.
     """
-    n, results = len(where), []
-    for name in OUTPUTS:
+    n, result = len(where), np.zeros((2, len(OUTPUTS)))
+    for column, name in enumerate(OUTPUTS):
         a, b = (np.asarray(getattr(p, name), np.float64)[:n][where] for p in (found, expected))
         error = np.nan_to_num(np.abs(a - b), nan=np.inf)
-        least = floor[:n][where] if name != "in_domain" else 0.0
-        relative = error / np.maximum(np.abs(b), 1e-300)
-        largest = error / np.maximum(np.abs(b), least).clip(1e-300)
-        results.append([largest.max(initial=0.0), np.median(relative) if len(relative) else 0.0])
-    return np.array(results).T
+        for row, (floor, statistic) in enumerate(zip(floors, (np.max, np.median), strict=True)):
+            least = floor[:n][where].clip(1e-300) if name != "in_domain" else 1.0
+            result[row, column] = statistic(error / np.maximum(np.abs(b), least)) if len(error) else 0.0
+    return result
 
 
 def phase_space_points(process: Process, n: int, seed: int = 0) -> NDArray[np.float64]:
