@@ -72,9 +72,9 @@ def _differences(
     for column, name in enumerate(OUTPUTS):
         a, b = (np.asarray(getattr(p, name), np.float64)[:n][where] for p in (found, expected))
         error = np.nan_to_num(np.abs(a - b), nan=np.inf)
-        for row, (floor, statistic) in enumerate(zip(floors, (np.max, np.median), strict=True)):
-            least = floor[:n][where].clip(1e-300) if name != "in_domain" else 1.0
-            result[row, column] = statistic(error / np.maximum(np.abs(b), least)) if len(error) else 0.0
+        least = [floor[:n][where].clip(1e-300) if name != "in_domain" else np.ones_like(b) for floor in floors]
+        largest, typical = (error / np.maximum(np.abs(b), floor) for floor in least)
+        result[:, column] = largest.max(initial=0.0), np.median(typical) if len(typical) else 0.0
     return result
 
 
