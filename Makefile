@@ -62,7 +62,6 @@ benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.unweighting
 	$(BIN)/python -m benchmarks.inference
-	$(BIN)/python -m benchmarks.deploy_cpp
 
 soak: $(READY) ## The long campaigns: 1.1 million events, timed and checked (about ten minutes)
 	$(BIN)/python -m benchmarks.generation --full

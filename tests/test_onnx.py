@@ -14,7 +14,7 @@ import ampsure
 from ampsure import AmpsureError, Events, fit, register_features
 from ampsure.config import METHODS
 from ampsure.deploy import export_onnx, float64
-from ampsure.deploy.onnx import OUTPUTS, phase_space_points
+from ampsure.deploy.agreement import OUTPUTS, phase_space_points
 from ampsure.deploy.tracing import BATCH, trace
 from ampsure.kinematics import find_invalid
 from ampsure.networks.mlp import ACTIVATIONS

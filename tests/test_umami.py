@@ -12,11 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import ampsure
 from ampsure import AmpsureError, Events, InvalidEventsError, Process, fit, register_features
 from ampsure.config import METHODS
-from ampsure.deploy import Library, export_umami
+from ampsure.deploy import Library, distill, export_umami
+from ampsure.deploy import umami as umami_export
+from ampsure.deploy.agreement import OUTPUTS, phase_space_points
+from ampsure.preprocessing import get_features
 from tests.test_events import two_to_two
 from validation import umami
 
@@ -25,56 +29,96 @@ QUICK = "-O1"  # compiles in a third of the time
 EXAMPLE = Path(__file__).parent.parent / "docs/examples/plugin.cpp"
 
 
-def agree(surrogate, momenta, folder, rtol=4e-6, **options):
-    """The library predicts what the surrogate predicts, but for rounding of a network in float32.
-
-    Members differ less from each other than from zero: the error of sigma_stat is one of what they predict.
-    """
+def agree(surrogate, momenta, folder, rtol=1e-6, **options):
+    """The library predicts what the surrogate predicts, inside and outside its domain."""
     library = Library(export_umami(surrogate, folder, optimize=QUICK, **options))
     found, expected = library.predict(momenta), surrogate.predict(momenta)
     np.testing.assert_array_equal(found.in_domain, expected.in_domain)
-    inside = expected.in_domain
-    assert inside.mean() > 0.9
-    size = np.abs(expected.amplitude[inside]) + expected.sigma_tot[inside]
-    for name in ("amplitude", "sigma_syst", "sigma_stat", "sigma_tot"):
-        a, b = getattr(found, name), getattr(expected, name)
-        assert np.isfinite(a[inside]).all()
-        error = np.abs(a - b)[inside] / (size if name != "sigma_syst" else np.abs(b[inside]))
-        assert error.max() < rtol, name
-        assert np.sqrt(np.square(error).mean()) < rtol / 4, name
+    for name in OUTPUTS[:-1]:
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=rtol, err_msg=name)
     return library
 
 
+def agree_rounded(surrogate, momenta, folder, rtol=4e-6):
+    """The same in float32, but for rounding.
+
+    Members differ less from each other than from zero: the error of sigma_stat is one of what they predict.
+    """
+    surrogate = surrogate.in_precision("float32")
+    library = Library(export_umami(surrogate, folder, optimize=QUICK))
+    found, expected = library.predict(momenta), surrogate.predict(momenta)
+    np.testing.assert_array_equal(found.in_domain, expected.in_domain)
+    inside = expected.in_domain
+    size = np.abs(expected.amplitude[inside]) + expected.sigma_tot[inside]
+    for name in OUTPUTS[:-1]:
+        a, b = getattr(found, name), getattr(expected, name)
+        assert np.isfinite(a).all()
+        error = np.abs(a - b)[inside] / (size if name != "sigma_syst" else np.abs(b[inside]))
+        assert error.max() < rtol, name
+        assert np.sqrt(np.square(error).mean()) < rtol / 4, name
+
+
+@pytest.fixture(scope="module")
+def momenta(events):
+    """Points inside and outside the domain."""
+    return np.concatenate([events.momenta, 0.5 * events.momenta[:500], phase_space_points(events.process, 1500)])
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_agrees_with_predict(method, events, tmp_path):
+def test_every_method_agrees_with_predict(method, events, momenta, tmp_path):
     posterior = {"samples": 5} if method == "bayesian" else {}
     surrogate = fit(events[:1200], method, config={**SMALL, "posterior": posterior}, epochs=3, seed=1)
-    agree(surrogate, events.momenta, tmp_path / "library")
+    assert 1000 < surrogate.predict(momenta).in_domain.sum() < 3000
+    agree(surrogate, momenta, tmp_path / "library")
+    agree_rounded(surrogate, momenta, tmp_path / "fast")
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_stages_and_held_out_sigma_agree_with_predict(precision, events, tmp_path):
+@pytest.fixture(scope="module")
+def calibrated(events):
     config = {
-        "network": {"hidden": (24, 24), "residual": True, "precision": precision},
+        "network": {"hidden": (24, 24), "residual": True},
         "posterior": {"name": "ensemble", "members": 3, "systematic": "held-out"},
         "training": {"stages": 2},
     }
-    surrogate = fit(events, "repulsive", config=config, epochs=4, seed=1)
-    assert surrogate.calibration is not None
-    # the calibration sees the logarithm of a variance of members, which float32 knows to 1e-4
-    agree(surrogate, events.momenta, tmp_path / "library", rtol=2e-5 if precision == "float32" else 1e-10)
+    return fit(events, "repulsive", config=config, epochs=4, seed=1)
+
+
+def test_stages_and_held_out_sigma_agree_with_predict(calibrated, momenta, tmp_path):
+    """The calibration sees the logarithm of a variance of members, which float32 knows to 1e-4."""
+    assert calibrated.calibration.scale != 1
+    agree(calibrated, momenta, tmp_path / "library", rtol=1e-10)
+    agree_rounded(calibrated, momenta, tmp_path / "fast", rtol=2e-5)
+
+
+def test_holes_are_outside_the_domain_but_for_their_edges(calibrated, events, tmp_path):
+    raw = get_features("folded")(torch.from_numpy(events.momenta), events.process)
+    edges = raw[:, 3].sort().values[[600, 1400]]
+    holes = torch.tensor([[3, *edges]], dtype=torch.float64)
+    pierced = replace(calibrated, standardization=replace(calibrated.standardization, holes=holes))
+    found = agree(pierced, events.momenta, tmp_path / "library", rtol=1e-10).predict(events.momenta)
+    before = calibrated.predict(events.momenta)
+    lost = before.in_domain & ~found.in_domain
+    np.testing.assert_array_equal(lost, before.in_domain & ((raw[:, 3] > edges[0]) & (raw[:, 3] < edges[1])).numpy())
+    assert np.median(found.sigma_stat[lost] / before.sigma_stat[lost]) > 1.2  # errors of members are one there
+
+
+def test_distilled_surrogates_agree_with_predict(calibrated, events, momenta, tmp_path):
+    student = distill(calibrated, events, epochs=3)
+    assert student.likelihood.name == "distilled"
+    agree(student, momenta, tmp_path / "library", rtol=1e-10)
+    agree_rounded(student, momenta, tmp_path / "fast")
 
 
 @pytest.mark.parametrize("features", ["invariants", "momenta", "momenta+invariants"])
 def test_all_features_agree_with_predict(features, events, tmp_path):
     config = {"features": {"inputs": features}, "network": {"hidden": (16, 16)}}
     surrogate = fit(events, "heteroscedastic", config=config, epochs=2, seed=1)
-    agree(surrogate, events.momenta, tmp_path / "library")
+    agree(surrogate, events.momenta, tmp_path / "library", rtol=1e-10)
 
 
 @pytest.mark.parametrize("activation", ["silu", "tanh", "relu", "leaky_relu", "softplus"])
 def test_other_activations_agree_with_predict(activation, events, tmp_path):
-    config = {"network": {"hidden": (20, 33), "activation": activation, "precision": "float64"}}
+    config = {"network": {"hidden": (20, 33), "activation": activation}}
     surrogate = fit(events, "heteroscedastic", config=config, epochs=1, seed=1)
     agree(surrogate, events.momenta, tmp_path / "library", rtol=1e-10)
 
@@ -90,12 +134,12 @@ def test_signed_amplitudes_and_massive_legs_agree_with_predict(tmp_path):
         "posterior": {"systematic": "inverse-variance"},
     }
     surrogate = fit(events, "repulsive", config=config, epochs=5, seed=1)
-    agree(surrogate, momenta, tmp_path / "library", portable=True)
+    agree(surrogate, momenta, tmp_path / "library", rtol=1e-10, portable=True)
 
 
 def test_modes_of_wide_mixtures_are_the_same(events, tmp_path):
-    """Many components far apart, in float64: the search finds the same mode."""
-    config = {"network": {"hidden": (16,), "precision": "float64"}}
+    """Many components far apart: the search finds the same mode."""
+    config = {"network": {"hidden": (16,)}}
     for name in ("mixture", "evidential_mixture"):
         options = {**config, "likelihood": {"name": name, "k": 5}}
         surrogate = fit(events, None, config=options, epochs=2, seed=1)
@@ -122,7 +166,7 @@ def test_batches_of_any_size_and_threads_give_the_same_numbers(exported, trained
     for size in (0, 1, 7, 12, 13, 239, 241, 500):
         part = Library(exported).predict(momenta[:size])
         assert len(part.amplitude) == size
-        np.testing.assert_allclose(part.amplitude, whole.amplitude[:size], rtol=3e-6)
+        np.testing.assert_allclose(part.amplitude, whole.amplitude[:size], rtol=1e-13)
     libraries = [Library(exported) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda library: [library.predict(momenta) for _ in range(20)][-1], libraries))
@@ -186,7 +230,7 @@ def test_umami_takes_strides_and_offsets(exported, trained, events):
     assert library(count, stride, offset, inputs, list(enumerate(out))) == 0
     inside = slice(offset, offset + count)
     expected = trained.predict(events.momenta[:count])
-    np.testing.assert_allclose(out[0][inside], expected.amplitude, rtol=3e-6)
+    np.testing.assert_allclose(out[0][inside], expected.amplitude, rtol=1e-12)
     np.testing.assert_array_equal(out[1], out[0])
     for index in out[2:]:
         assert (index[inside] == 0).all()
@@ -228,15 +272,16 @@ def test_umami_answers_what_it_cannot_do_with_its_codes(exported):
 
 
 def test_an_integrator_meets_no_enormous_matrix_elements(trained, flat_events, tmp_path):
-    """Far from all training events the mean may be anything; the median is what UMAMI gives there."""
+    """A width that means nothing is no more than that of all amplitudes, and UMAMI gives what `predict` gives."""
     wide = deepcopy(trained)
-    wide.network.biases[-1][..., 1] += 20.0  # a width that means nothing
+    wide.network.biases[-1][..., 1] += 20.0
     library = Umami(export_umami(wide, tmp_path / "library", optimize=QUICK))
-    median = wide.predict(flat_events.momenta, linear=True).amplitude
+    expected, median = (wide.predict(flat_events.momenta, linear=linear).amplitude for linear in (False, True))
+    assert (expected < 1.01 * np.exp(wide.target.scale**2) * median).all()
     n = len(flat_events)
     momenta, out = np.ascontiguousarray(flat_events.momenta.transpose(2, 1, 0)), np.empty(n)
     assert library(n, n, 0, [(0, momenta)], [(0, out)]) == 0
-    np.testing.assert_allclose(out, median, rtol=1e-4)
+    np.testing.assert_allclose(out, expected, rtol=1e-12)
 
 
 def test_madspace_integrates_a_surrogate_and_writes_its_events(exported, trained, events, tmp_path):
@@ -326,6 +371,24 @@ def test_what_cannot_be_exported_is_said_in_a_sentence_and_leaves_nothing(traine
         Library(tmp_path / "file")
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda s: {"target": replace(s.target, mean=s.target.mean + 1e-4)},
+        lambda s: {"calibration": replace(s.calibration, scale=1.001 * s.calibration.scale)},
+        lambda s: {"cuts": s.cuts.model_copy(update={"pt_jet": 2 * s.cuts.pt_jet})},
+    ],
+    ids=["target", "calibration", "cuts"],
+)
+def test_a_library_that_differs_is_not_written(wrong, precision, calibrated, tmp_path, monkeypatch):
+    written = umami_export._model
+    monkeypatch.setattr(umami_export, "_model", lambda s, weights: written(replace(s, **wrong(s)), weights))
+    with pytest.raises(AmpsureError, match="library differs from the surrogate's predictions"):
+        export_umami(calibrated.in_precision(precision), tmp_path / "library", optimize=QUICK)
+    assert not list(tmp_path.iterdir())
+
+
 def test_command_line_exports_and_make_builds_the_same(run, trained, events, tmp_path, monkeypatch):
     trained.save(tmp_path / "run")
     code, out, err = run("export", "run", "--format", "umami", "-o", "a", "--no-build")
@@ -337,6 +400,11 @@ def test_command_line_exports_and_make_builds_the_same(run, trained, events, tmp
     assert code == 0
     assert "libampsure_surrogate.so" in out
     np.testing.assert_allclose(Library("a").predict(events.momenta[:50]).amplitude, by_make.amplitude, rtol=3e-6)
+    code, _, _ = run("export", "run", "--format", "umami", "-o", "a", "--precision", "float64")
+    assert code == 0
+    np.testing.assert_allclose(
+        Library("a").predict(events.momenta).amplitude, trained.predict(events.momenta).amplitude, rtol=1e-12
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "run"]
     monkeypatch.setenv("CXX", "no-such-compiler")
     code, _, err = run("export", "run", "--format", "umami", "-o", "b")

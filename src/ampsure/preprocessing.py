@@ -160,11 +160,17 @@ class Standardization:
 
     def inside(self, raw: Tensor) -> Tensor:
         """Where all features lie in the range seen in training, but for rounding: (N, F_raw) -> (N,)."""
-        rounding = 1e-9 * torch.maximum(self.low.abs(), self.high.abs())
-        inside = ((raw >= self.low - rounding) & (raw <= self.high + rounding)).all(1)
-        for column, low, high in self.holes.tolist():  # few, mostly none
-            inside = inside & ~((raw[:, int(column)] > low) & (raw[:, int(column)] < high))
+        low, high, holes = self.bounds()
+        inside = ((raw >= low) & (raw <= high)).all(1)
+        for column, begin, end in holes:  # few, mostly none
+            inside = inside & ~((raw[:, column] > begin) & (raw[:, column] < end))
         return inside
+
+    def bounds(self) -> tuple[Tensor, Tensor, list[tuple[int, float, float]]]:
+        """Range of all columns (F_raw,), wider by rounding, and holes (column, low, high), narrower by it."""
+        rounding = 1e-9 * torch.maximum(self.low.abs(), self.high.abs())
+        holes = [(int(c), a + 1e-9 * abs(a), b - 1e-9 * abs(b)) for c, a, b in self.holes.tolist()]
+        return self.low - rounding, self.high + rounding, holes
 
     def to(self, device: torch.device) -> Standardization:
         return Standardization(*(t.to(device) for t in self.tensors().values()))

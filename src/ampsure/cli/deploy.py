@@ -34,9 +34,7 @@ def export(
     form: Annotated[Format, typer.Option("--format", help="What other programs read.")] = Format.onnx,
     precision: Annotated[
         Precision | None,
-        typer.Option(
-            help="Of the networks: float64 agrees with `predict` to 1e-6 (default of onnx), float32 is faster (of umami)."
-        ),
+        typer.Option(help="Of the networks: float64 as in `predict` (default of onnx), float32 is faster (of umami)."),
     ] = None,
     portable: Annotated[
         bool, typer.Option("--portable", help="umami: for any machine of this kind, not only for this one; slower.")

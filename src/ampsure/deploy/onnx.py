@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,21 +18,17 @@ from torch import Tensor
 from ampsure._version import __version__
 from ampsure.errors import AmpsureError
 from ampsure.io import replacing
-from ampsure.processes import Process
-from ampsure.surrogate import Surrogate
+from ampsure.surrogate import Prediction, Surrogate
 
+from .agreement import OUTPUTS, check, phase_space_points
 from .tracing import BATCH, trace
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["OUTPUTS", "SCHEMA_VERSION", "TOLERANCE", "export_onnx", "phase_space_points"]
+__all__ = ["SCHEMA_VERSION", "export_onnx"]
 
 SCHEMA_VERSION = 1
-OUTPUTS = ("amplitude", "sigma_syst", "sigma_stat", "sigma_tot", "in_domain")
-TOLERANCE = 1e-6
-"""Largest relative difference between the graph and `Surrogate.predict`."""
-
 _OPSET, _IR_VERSION = 20, 9  # the oldest with GELU: onnxruntime 1.17 and later read them
 
 
@@ -48,7 +46,7 @@ def export_onnx(
 
     Args:
         path: of the file, .onnx.
-        precision: of the last stage's networks. In "float64" the graph agrees with `predict` to `TOLERANCE`; in
+        precision: of the last stage's networks. In "float64" the graph agrees with `predict` to 1e-6; in
             "float32" it is several times faster, and agrees as far as rounding in float32 lets `predict` agree with
             itself. All else is in float64.
         momenta: (N, n, 4) of events to compare on, besides random points of phase space.
@@ -58,9 +56,9 @@ def export_onnx(
     import_onnx()
     with replacing(path) as temporary:
         chosen = replace(surrogate.in_precision(precision), posterior=None).to("cpu")  # members are all it needs
-        points = phase_space_points(surrogate.process, 2048)
+        points = phase_space_points(surrogate.process, BATCH)
         content = _model(chosen, points, _metadata(surrogate, precision)).SerializeToString()
-        _compare(content, chosen, points if momenta is None else np.concatenate([momenta, points]))
+        check(_session(content), chosen, "ONNX graph", momenta)
         temporary.write_bytes(content)
 
 
@@ -83,7 +81,7 @@ def _model(surrogate: Surrogate, points: NDArray[np.float64], metadata: dict[str
         moments, inside, *_ = surrogate._predict(momenta, linear=False)
         return (*moments, inside)
 
-    graph = trace(predict, torch.from_numpy(points[:BATCH].copy()), "momenta", OUTPUTS)
+    graph = trace(predict, torch.from_numpy(points), "momenta", OUTPUTS)
     model: ModelProto = onnx.helper.make_model(
         graph,
         producer_name="ampsure",
@@ -122,65 +120,26 @@ def _metadata(surrogate: Surrogate, precision: str) -> dict[str, str]:
     }
 
 
-def _compare(content: bytes, surrogate: Surrogate, momenta: NDArray[np.float64]) -> None:
-    """Raises an error if the graph does not predict what the surrogate does."""
+def _session(content: bytes) -> Callable[[NDArray[np.float64]], Prediction]:
+    """What predicts with a graph, on one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
-    try:
+
+    def predict(momenta: NDArray[np.float64]) -> Prediction:
+        with _running():
+            outputs = session.run(OUTPUTS, {"momenta": momenta})
+        return Prediction(**dict(zip(OUTPUTS, outputs, strict=True)))
+
+    with _running():
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        found, first, none = (session.run(OUTPUTS, {"momenta": momenta[:n]}) for n in (None, 1, 0))
+    return predict
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # onnxruntime's own exceptions have no common base
         raise AmpsureError(f"onnxruntime cannot run the graph of this surrogate: {error}.") from error
-    wide = surrogate.in_precision("float64")
-    expected, exact = ([getattr(s.predict(momenta), name) for name in OUTPUTS] for s in (surrogate, wide))
-    finite = np.logical_and.reduce(
-        [np.isfinite(x) for x in expected + exact]
-    )  # extrapolations may be beyond all bounds
-    tolerance = TOLERANCE + 10 * _difference(expected, exact, finite)  # that of rounding: none in float64
-    difference = max(_difference(found, exact, finite), _difference(first, [x[:1] for x in exact], finite[:1]))
-    if not finite.any() or any(len(values) for values in none) or difference > tolerance:
-        raise AmpsureError(
-            f"The ONNX graph differs from the surrogate's predictions by {difference:.1e}, more than {tolerance:.1e}: "
-            "it was not written."
-        )
-
-
-def _difference(found: list[NDArray[Any]], expected: list[NDArray[Any]], where: NDArray[np.bool_]) -> float:
-    """Largest relative difference between outputs.
-
-    Uncertainties of less than 1e-9 of the amplitude are compared on that scale: float64 knows them no better.
-    """
-    floor = 1e-9 * np.abs(expected[0][where])
-    largest = 0.0
-    for a, b in ((a[where].astype(float), b[where].astype(float)) for a, b in zip(found, expected, strict=True)):
-        relative = np.abs(a - b) / np.maximum(np.abs(b), floor).clip(1e-300)
-        largest = max(largest, float(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max(initial=0.0)))
-    return largest
-
-
-def phase_space_points(process: Process, n: int, seed: int = 0) -> NDArray[np.float64]:
-    """Random momenta (n, legs, 4), balanced and on shell, of collision energies from just above threshold to 10 TeV."""
-    rng = np.random.default_rng(seed)
-    masses, incoming = np.array(process.masses), process.n_incoming
-    threshold = max(masses[:incoming].sum(), masses[incoming:].sum(), 1.0)
-    energy = threshold * np.exp(rng.uniform(0.01, np.log(max(10_000 / threshold, 10)), n))
-    momenta = np.empty((n, process.n_legs, 4))
-    for legs in (slice(0, incoming), slice(incoming, None)):
-        m = masses[legs]
-        directions = rng.standard_normal((n, len(m), 3)) * ([0, 0, 1] if legs.start == 0 else [1, 1, 1])
-        directions -= directions.mean(1, keepdims=True)
-        low, high = np.zeros(n), energy / np.linalg.norm(directions, axis=-1).sum(1).clip(1e-300)
-        for _ in range(60):  # bisect the size at which the energies add up
-            middle = (low + high) / 2
-            vectors = middle[:, None, None] * directions
-            above = np.sqrt((vectors**2).sum(-1) + m**2).sum(1) > energy
-            low, high = np.where(above, low, middle), np.where(above, middle, high)
-        momenta[:, legs, 1:] = vectors
-        momenta[:, legs, 0] = np.sqrt((vectors**2).sum(-1) + m**2)
-    rapidity = rng.uniform(-1, 1, (n, 1))
-    e, z = momenta[..., 0].copy(), momenta[..., 3].copy()
-    momenta[..., 0] = np.cosh(rapidity) * e + np.sinh(rapidity) * z
-    momenta[..., 3] = np.sinh(rapidity) * e + np.cosh(rapidity) * z
-    return momenta

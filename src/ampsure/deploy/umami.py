@@ -30,6 +30,8 @@ from ampsure.networks import StackedMLP
 from ampsure.preprocessing import AsinhTarget, Standardization
 from ampsure.surrogate import Prediction, Surrogate
 
+from .agreement import check
+
 __all__ = ["LIBRARY", "Library", "export_umami"]
 
 LIBRARY = "libampsure_surrogate.so"
@@ -68,7 +70,8 @@ def export_umami(
     """Write C++ source of a surrogate into a folder and compile it; gives the path of the shared library.
 
     The library has no dependency but the C++ standard library, and reads no file. `ampsure_surrogate.h` says what is
-    in it. An earlier export in the folder is replaced; whole or not at all.
+    in it. Its networks have the precision of the surrogate's (see `Surrogate.in_precision`). Once compiled, its answers
+    are compared with `predict`. An earlier export in the folder is replaced; whole or not at all.
 
     Args:
         portable: for any machine of this kind, not only for this one; slower.
@@ -94,6 +97,7 @@ def export_umami(
         (temporary / "Makefile").write_text(makefile)
         if build:
             _compile(temporary, [*shlex.split(optimize), *([] if portable else ["-march=native"])])
+            check(Library(temporary).predict, surrogate, "library")
         _put(temporary, target)
     except OSError as error:
         raise AmpsureError(f"The library cannot be written to {folder}: {error.strerror or error}.") from error
@@ -133,10 +137,18 @@ class Library:
         given = np.ascontiguousarray(momenta, dtype=np.float64)
         if given.ndim != 3 or given.shape[1:] != (self.n_legs, 4):
             raise InvalidEventsError(f"The momenta must have shape (N, {self.n_legs}, 4), not {given.shape}.")
-        arrays = [np.empty(len(given), dtype) for dtype in [np.float64] * 4 + [np.bool_]]
-        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (given, *arrays)]
+        amplitude, sigma_syst, sigma_stat, sigma_tot = (np.empty(len(given)) for _ in range(4))
+        in_domain = np.empty(len(given), np.bool_)
+        arrays = (given, amplitude, sigma_syst, sigma_stat, sigma_tot, in_domain)
+        pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
         self._functions.ampsure_predict(self._handle, ctypes.c_size_t(len(given)), *pointers)
-        return Prediction(*arrays)
+        return Prediction(
+            amplitude=amplitude,
+            sigma_syst=sigma_syst,
+            sigma_stat=sigma_stat,
+            sigma_tot=sigma_tot,
+            in_domain=in_domain,
+        )
 
 
 def _put(temporary: Path, target: Path) -> None:
@@ -204,7 +216,7 @@ def _model(surrogate: Surrogate, weights: _Weights) -> str:
     groups = process.identical if symmetric else ()
     exchange = symmetric and process.n_incoming == 2 and process.pdg_ids[0] == process.pdg_ids[1] != 0
     standard = s.standardization
-    rounding = 1e-9 * torch.maximum(standard.low.abs(), standard.high.abs())
+    low, high, holes = standard.bounds()
     jets, photons = s.cuts.legs(process) if s.cuts is not None else ([], [])
     thresholds = s.cuts.pt_photon if s.cuts is not None else ()
     networks = [stage.network for stage in s.earlier] + [s.network]
@@ -230,8 +242,12 @@ def _model(surrogate: Surrogate, weights: _Weights) -> str:
         f"constexpr bool exchange_incoming = {_bool(exchange)};",
         f"constexpr int raw_features = {len(standard.low)}, features = {len(standard.columns)};",
         *_statistics("", standard),
-        _reals("low", (standard.low - rounding).tolist()),
-        _reals("high", (standard.high + rounding).tolist()),
+        _reals("low", low.tolist()),
+        _reals("high", high.tolist()),
+        f"constexpr int n_holes = {len(holes)};",
+        _integers("hole_columns", (column for column, _, _ in holes)),
+        _reals("hole_low", (begin for _, begin, _ in holes)),
+        _reals("hole_high", (end for _, _, end in holes)),
         f"constexpr bool has_cuts = {_bool(s.cuts is not None)};",
         f"constexpr int n_jets = {len(jets)}, n_photons = {len(photons)};",
         _integers("separated", (*jets, *photons)),
@@ -278,6 +294,7 @@ def _model(surrogate: Surrogate, weights: _Weights) -> str:
             lines.append(_reals(f"calibration_{name}", getattr(calibration.standardization, name)[-2:].tolist()))
     lines += [
         f"constexpr double calibration_shift = {_real(0.0 if calibration is None else calibration.shift)};",
+        f"constexpr double calibration_factor = {_real(1.0 if calibration is None else calibration.scale)};",
         f"constexpr Target target = Target::{'asinh' if asinh else 'log'};",
         f"constexpr double target_mean = {_real(s.target.mean)}, target_scale = {_real(s.target.scale)};",
         f"constexpr double target_unit = {_real(s.target.unit if isinstance(s.target, AsinhTarget) else 1.0)};",

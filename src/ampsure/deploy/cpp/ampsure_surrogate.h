@@ -62,10 +62,7 @@ const double* ampsure_masses(void);
  * The event index runs fastest: component k of particle j of event i stands at
  * inputs[..][offset + i + stride * (j + particles * k)], a number of event i at outputs[..][offset + i].
  *
- * An integrator asks everywhere, also where there were no training events. There the width of the predicted density
- * means nothing, but can be enormous, and its mean with it: one such point would spoil an integral. So the matrix
- * element of a point with a feature outside the range of the training events, or with an uncertainty as large as
- * itself, is the median of the density; all others are as from ampsure_predict.
+ * The matrix element is the amplitude of ampsure_predict, also where there were no training events.
  *
  * A surrogate has no parameters: the card is not read, and none can be set.
  */

@@ -10,7 +10,7 @@
 
 namespace ampsure {
 
-enum class Kind { mse, gaussian, natural, mixture, evidential, evidential_mixture };
+enum class Kind { mse, gaussian, natural, distilled, mixture, evidential, evidential_mixture };
 
 struct Likelihood {
     Kind kind;
@@ -164,6 +164,8 @@ inline Moments interpret(const Likelihood& likelihood, const T* out) {
             const double variance = std::exp(-bounded(out[1]));
             return {out[0] * variance, variance, 0};
         }
+        case Kind::distilled:
+            return {out[0], std::exp(bounded(out[1])), std::exp(bounded(out[2]))};
         case Kind::evidential: {
             const double log_variance = bounded(out[1]), log_excess = bounded(out[2], 25);
             const double log_v =
@@ -207,6 +209,14 @@ inline Moments combine(const Moments* member, int n, int stride, Systematic syst
     }
     if (systematic == Systematic::held_out && n > 1) stat /= std::max(1 - squares, 1e-12);
     return {mean, syst, stat + within};
+}
+
+/// Unbiased variance of the predictions of two or more members, `stride` apart.
+inline double spread(const Moments* member, int n, int stride) {
+    double mean = 0, squares = 0;
+    for (int e = 0; e < n; ++e) mean += member[e * stride].mean / n;
+    for (int e = 0; e < n; ++e) squares += (member[e * stride].mean - mean) * (member[e * stride].mean - mean);
+    return squares / (n - 1);
 }
 
 }  // namespace ampsure

@@ -1,5 +1,5 @@
 // From momenta to amplitudes with uncertainties, as ampsure's own `predict`: features, earlier stages and the way back
-// to amplitudes in double precision, the last networks in the precision they were trained in.
+// to amplitudes in double precision, the last networks in the precision of the surrogate that was exported.
 
 #include <new>
 
@@ -45,6 +45,8 @@ constexpr int block = 240;  // points at a time: a multiple of the rows of all t
 constexpr int pairs = model::legs * (model::legs - 1) / 2;
 constexpr int calibrated = model::features + 2;
 constexpr double undefined = std::numeric_limits<double>::quiet_NaN();
+/// Whether sigma_stat is another one outside the domain, where errors of the members need not be independent.
+constexpr bool wary = model::systematic == Systematic::held_out && model::network.members > 1;
 
 /// Where component k of leg j of point i stands.
 struct Momenta {
@@ -55,7 +57,6 @@ struct Momenta {
 struct Outputs {
     double *amplitude, *sigma_syst, *sigma_stat, *sigma_tot;
     bool* in_domain;
-    bool cautious;  // the amplitude is the median, not the mean, where the width of the density means nothing
 };
 
 inline Doubles sqrt(Doubles x) {
@@ -209,6 +210,10 @@ void ampsure_surrogate::features(int points) {
 void ampsure_surrogate::standardize(int points) {
     for (int f = 0; f < model::raw_features; ++f)
         for (int i = 0; i < points; ++i) inside[i] &= raw[f][i] >= model::low[f] && raw[f][i] <= model::high[f];
+    for (int h = 0; h < model::n_holes; ++h) {
+        const double* column = raw[model::hole_columns[h]];
+        for (int i = 0; i < points; ++i) inside[i] &= column[i] <= model::hole_low[h] || column[i] >= model::hole_high[h];
+    }
     for (int f = 0; f < model::features; ++f) {
         const double* column = raw[model::columns[f]];
         for (int i = 0; i < points; ++i) {
@@ -261,7 +266,7 @@ void ampsure_surrogate::earlier(int points) {
     }
 }
 
-/// The systematic variance times a factor learned from held-out events, and a shift of the mean.
+/// The systematic variance times a factor learned from held-out events, a shift of the mean, a scale of both sigmas.
 void ampsure_surrogate::calibrate(int points) {
     const Network& network = model::calibration;
     for (int i = 0; i < points; ++i)
@@ -286,13 +291,15 @@ void ampsure_surrogate::calibrate(int points) {
     for (int i = 0; i < points; ++i) {
         moments[i].syst *= network.members / inverse[i];
         correction[i] = model::calibration_shift * std::sqrt(moments[i].syst + moments[i].stat);
+        moments[i].syst *= model::calibration_factor * model::calibration_factor;
+        moments[i].stat *= model::calibration_factor * model::calibration_factor;
     }
 }
 
 void ampsure_surrogate::predict(const Momenta& momenta, std::size_t first, int points, bool domain) {
     load(momenta, first, points);
     std::fill_n(inside, points, true);
-    if (domain && model::has_cuts) check_cuts(points);
+    if (model::has_cuts && (domain || wary)) check_cuts(points);
     if (model::inputs == Inputs::folded) fold((points + 7) / 8 * 8);
     features(points);
     standardize(points);
@@ -308,9 +315,13 @@ void ampsure_surrogate::predict(const Momenta& momenta, std::size_t first, int p
     if constexpr (model::calibrated) calibrate(points);
     for (int i = 0; i < points; ++i) {
         Moments& m = moments[i];
+        if (wary && !inside[i]) m.stat = std::max(m.stat, spread(member + i, model::network.members, block));
         const double y = offset[i] + model::last_scale * (held(m.mean, model::last_limit) + correction[i]);
-        const double square = model::last_scale * model::last_scale * model::target_scale * model::target_scale;
-        m = {model::target_mean + model::target_scale * y, square * m.syst, square * m.stat};
+        // nobody can know less than the spread of all amplitudes
+        auto variance = [](double v) {
+            return std::min(model::last_scale * model::last_scale * v, 1.0) * model::target_scale * model::target_scale;
+        };
+        m = {model::target_mean + model::target_scale * y, variance(m.syst), variance(m.stat)};
         if (!valid[i]) m = {undefined, undefined, undefined}, inside[i] = false;
     }
 }
@@ -319,8 +330,7 @@ void ampsure_surrogate::predict(const Momenta& momenta, std::size_t first, int p
 void ampsure_surrogate::write(const Outputs& outputs, std::size_t first, int points) const {
     for (int i = 0; i < points; ++i) {
         const Moments& m = moments[i];
-        const bool unknown = outputs.cautious && (!inside[i] || m.syst + m.stat > 1);
-        const double shift = unknown ? 0 : (m.syst + m.stat) / 2;
+        const double shift = (m.syst + m.stat) / 2;
         double amplitude;
         if constexpr (model::target == Target::log)
             amplitude = std::exp(m.mean + shift);
@@ -372,7 +382,7 @@ AMPSURE_PUBLIC void ampsure_destroy(ampsure_surrogate* handle) { delete handle; 
 AMPSURE_PUBLIC int ampsure_predict(ampsure_surrogate* handle, size_t count, const double* momenta, double* amplitude,
                                    double* sigma_syst, double* sigma_stat, double* sigma_tot, bool* in_domain) {
     if (!handle || (!momenta && count)) return error;
-    const Outputs outputs = {amplitude, sigma_syst, sigma_stat, sigma_tot, in_domain, false};
+    const Outputs outputs = {amplitude, sigma_syst, sigma_stat, sigma_tot, in_domain};
     run(*handle, {momenta, 4 * model::legs, 4, 1}, count, outputs);
     return success;
 }
@@ -432,7 +442,7 @@ AMPSURE_PUBLIC int umami_matrix_element(void* handle, size_t count, size_t strid
         if (known)
             std::copy(known, known + count, target);
         else
-            run(*static_cast<ampsure_surrogate*>(handle), where, count, {target, {}, {}, {}, {}, true});
+            run(*static_cast<ampsure_surrogate*>(handle), where, count, {target, {}, {}, {}, {}});
         known = target;
     }
     return success;
