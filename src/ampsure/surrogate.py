@@ -87,8 +87,8 @@ class Prediction:
 class Stage:
     """Networks whose mean, held within +-limit, times a scale, is one term of the prediction.
 
-    The limit is the largest target they were trained on: a correction to earlier stages may not grow beyond all
-    corrections ever seen.
+    The limit is the largest mean they predict for their training events: a correction to earlier stages may not grow
+    beyond all corrections ever made.
 
     They run in float64 whatever they were trained in: the next stage learns what they leave of the target, which must
     not change with the rounding errors of a machine.
