@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+import ampsure
 from ampsure import AmpsureError, audit, fit, load_surrogate
 from ampsure.calibration import Calibration
 from ampsure.config import resolve
-from ampsure.disturbances import Gap
+from ampsure.disturbances import BoxSmearing, Gap
 from ampsure.evaluation import pulls_of
+from ampsure.fitting import _calibrate, _wrong
 from ampsure.likelihoods import get_likelihood
+from ampsure.networks import StackedMLP
+from ampsure.noise import find_noise
 from ampsure.preprocessing import Standardization
 from ampsure.surrogate import combine
+from ampsure.training import TrainingInterrupted
 
 CONFIG = {"network": {"hidden": (24, 24)}, "posterior": {"members": 3, "systematic": "held-out"}}
 
@@ -190,3 +196,152 @@ def test_audit_finds_wrong_amplitudes(events):
         audit(seen, resolve("repulsive"))
     with pytest.raises(AmpsureError, match="two parts"):
         audit(seen, config, folds=1)
+
+
+def test_noise_in_a_narrow_range_is_told_from_wrong_amplitudes():
+    rng = np.random.default_rng(1)
+    n, sigma = 40_000, 0.1
+    x = torch.from_numpy(rng.standard_normal((n, 3)))
+    box = (x[:, 1] > 0.5) & (x[:, 1] < 0.53)
+    isolated = torch.from_numpy(rng.random(n) < 0.01)
+    residual = torch.from_numpy(rng.standard_normal(n)) * torch.where(box, sigma, 1e-5)
+    residual[isolated] = 3.0
+    wrong = residual.abs() > 1e-3
+    profile = find_noise(x, wrong, residual.square())
+    assert (profile.ranges[:, 0] == 1).all()
+    window = 32 / (n * 0.35)  # a wrong amplitude may stand next to the box
+    assert profile.ranges[0, 1].item() == pytest.approx(0.5, abs=window)
+    assert profile.ranges[-1, 2].item() == pytest.approx(0.53, abs=window)
+    variance = profile(x)
+    assert (variance[box] > 0).all()
+    assert (variance[~box] > 0).sum() <= 64
+    # the median of the squares of m events gives sigma^2 within 1.65/sqrt(m)/0.45, one standard deviation
+    assert variance[box].mean().item() == pytest.approx(sigma**2, rel=4 * 1.2 * 1.65 / np.sqrt(int(box.sum())))
+    assert not len(find_noise(x, isolated, residual.square()).ranges)
+    assert not len(find_noise(x, torch.zeros_like(isolated), residual.square()).ranges)
+
+
+def test_a_noisy_box_is_found_and_saved(events, tmp_path):
+    """Noise of 10 % in a box of a few GeV: sigma says so, and nothing of it is called wrong."""
+    many = ampsure.generate("gg_yyg", 12_000, preset="benchmark", seed=5)
+    noisy = BoxSmearing(0.1, width=3.0)(many, seed=1)
+    config = {"network": {"hidden": (32, 32)}, "posterior": {"members": 2}}
+    surrogate = fit(noisy, "recommended", config=config, epochs=30, batch_size=128, seed=1, stages=1)
+    surrogate.save(tmp_path / "run")
+    inside = noisy.noise > 0
+    for s in (surrogate, load_surrogate(tmp_path / "run")):
+        p = s.predict(noisy.momenta)
+        sigma = p.sigma_syst / p.amplitude
+        assert np.median(sigma[inside]) == pytest.approx(0.1, rel=4 * 1.2 * 1.65 / np.sqrt(0.7 * inside.sum()))
+        assert np.median(sigma[~inside]) < 0.02
+    assert surrogate.provenance["data"]["wrong"] < 0.1 * inside.sum()
+
+
+@pytest.mark.parametrize("n", [20, 40, 70])
+def test_few_events_have_an_uncertainty(n, events):
+    """With 40 to 79 events, one is left for the scale: it is no measure of its own distance."""
+    surrogate = fit(events[:n], "recommended", config=CONFIG, epochs=5, batch_size=16, seed=1)
+    p = surrogate.predict(events.momenta)
+    assert (p.sigma_tot > 0).all()
+    assert np.isfinite(p.sigma_tot).all()
+    assert not any(np.isnan(end).any() for level in (0.3, 0.9) for end in p.interval(level))
+
+
+def test_a_single_validation_event_is_too_few(events):
+    settings = {**CONFIG, "data": {"fractions": (0.7, 0.03, 0.27)}}
+    with pytest.raises(AmpsureError, match="single validation event"):
+        fit(events[:30], "recommended", config=settings, epochs=1, seed=1)
+
+
+def test_few_scores_hold_what_they_promise():
+    """Whatever the number of pulls that fix shift and scale, over many repetitions."""
+    rng = np.random.default_rng(1)
+    for count in (4, 20, 25):
+        held = []
+        for _ in range(4000):
+            learned = Calibration(None, None).settled(torch.from_numpy(rng.standard_normal(count)))
+            to_come = (rng.standard_normal() - learned.shift) / learned.scale
+            held.append(abs(to_come) <= learned.reach(0.75))
+        promised = np.ceil((count + 1) * 0.75) / (count + 1)
+        assert np.mean(held) == pytest.approx(promised, abs=3.5 * np.sqrt(promised * (1 - promised) / len(held)))
+
+
+def test_members_too_sure_of_themselves_make_no_amplitude_wrong():
+    """Pulls of width four are no outliers, but one of a thousand standard deviations is."""
+    network = StackedMLP(1, 2, hidden=(4,), members=2, seed=1)
+    with torch.no_grad():
+        network.weights[-1].zero_()
+        network.biases[-1].copy_(torch.tensor([0.0, -9.0]).expand_as(network.biases[-1]))
+    y = 4 * np.exp(-4.5) * torch.randn(2000, generator=torch.Generator().manual_seed(1))
+    y[7] = 1000 * np.exp(-4.5)
+    right = ~_wrong(network, get_likelihood("gaussian", outliers=1e-3), torch.zeros(2000, 1), y, "held-out")[0]
+    assert (~right).nonzero().flatten().tolist() == [7]
+    few = _wrong(network, get_likelihood("gaussian", outliers=1e-3), torch.zeros(2, 1), y[6:8], "held-out")[0]
+    assert not few.any()
+
+
+def test_networks_of_a_calibration_see_nothing_of_the_last_events(calibrated):
+    """Not even where they start."""
+    x, y = torch.randn(40, calibrated.network.widths[0], dtype=torch.float64), torch.randn(40, dtype=torch.float64)
+    starts = []
+    for last in (y[30:], 100 * y[30:]):
+        _, trainings = next(_calibrate(replace(calibrated), x, torch.cat([y[:30], last])))
+        starts.append(trainings[0].posterior.network.biases[-1])
+    torch.testing.assert_close(*starts, rtol=0, atol=0)
+
+
+def test_rounded_values_have_no_holes():
+    """Fifty events at each of a hundred values: all of them repeat."""
+    raw = np.random.default_rng(1).integers(0, 100, (5000, 1)).astype(float)
+    assert len(Standardization.fit(torch.from_numpy(raw)).holes) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("events.h5", "-o", "x.h5"), ".npz"),
+        (("events.h5", "-o", "x.npz", "--clean", "x.root"), "unknown suffix"),
+        (("events.h5", "-o", "missing/x.npz"), "no folder"),
+        (("missing.h5",), "no file missing.h5"),
+        (("few.h5", "--clean", "x.h5"), "at least two parts"),
+        (("events.h5", "--folds", "1"), "at least two parts"),
+        (("events.h5", "--process", "gg_hh"), "Unknown process"),
+        (("events.h5", "--set", "likelihood.outliers=0"), "likelihood.outliers"),
+        (("signed.h5",), "not positive"),
+    ],
+)
+def test_bad_audits_are_one_sentence_and_code_2(run, events, tmp_path, arguments, words):
+    ampsure.save(events[:200], tmp_path / "events.h5")
+    ampsure.save(events[:79], tmp_path / "few.h5")
+    ampsure.save(replace(events[:200], amplitude=-events.amplitude[:200]), tmp_path / "signed.h5")
+    before = sorted(os.listdir(tmp_path))
+    settings = "--set", "training.epochs=1", "--set", "network.hidden=[8]"
+    code, out, err = run("audit", *arguments, *settings)
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in out + err
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_audit_of_signed_and_invalid_amplitudes(run, events, tmp_path):
+    """What the error about such amplitudes advises."""
+    amplitude = events.amplitude[:200] * np.where(np.arange(200) < 3, -1, 1)
+    ampsure.save(replace(events[:200], amplitude=amplitude), tmp_path / "signed.h5")
+    settings = "--folds", 2, "--set", "training.epochs=1", "--set", "network.hidden=[8]"
+    for option, left in ((("--signed",), 200), (("--invalid", "drop"), 197)):
+        assert run("audit", "signed.h5", "-o", "x.npz", *option, *settings)[0] == 0
+        with np.load(tmp_path / "x.npz") as found:
+            assert found["probability"].shape == (left,)
+            assert np.isfinite(found["probability"]).all()
+
+
+def test_an_interrupted_audit_is_no_error(run, events, tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise TrainingInterrupted("Interrupted at step 1 of 2; nothing was saved.")
+
+    ampsure.save(events[:200], tmp_path / "events.h5")
+    monkeypatch.setattr(ampsure.cli.surrogates, "audit", stopped)
+    code, out, err = run("audit", "events.h5")
+    assert code == 130
+    assert "nothing was saved" in out
+    assert not err

@@ -20,6 +20,7 @@ from ampsure.config import METHODS
 from ampsure.deploy import Library, distill, export_umami
 from ampsure.deploy import umami as umami_export
 from ampsure.deploy.agreement import OUTPUTS, phase_space_points
+from ampsure.noise import NoiseProfile
 from ampsure.preprocessing import get_features
 from tests.test_events import two_to_two
 from validation import umami
@@ -100,6 +101,14 @@ def test_holes_are_outside_the_domain_but_for_their_edges(calibrated, events, tm
     lost = before.in_domain & ~found.in_domain
     np.testing.assert_array_equal(lost, before.in_domain & ((raw[:, 3] > edges[0]) & (raw[:, 3] < edges[1])).numpy())
     assert np.median(found.sigma_stat[lost] / before.sigma_stat[lost]) > 1.2  # errors of members are one there
+
+
+def test_noise_in_narrow_ranges_agrees_with_predict(calibrated, events, tmp_path):
+    ranges = torch.tensor([[3, -0.2, 0.1, 0.02], [0, 0.3, 0.31, 0.05]], dtype=torch.float64)
+    noisy = replace(calibrated, noise=NoiseProfile(ranges))
+    found = agree(noisy, events.momenta, tmp_path / "library", rtol=1e-10).predict(events.momenta)
+    larger = found.sigma_syst > 1.01 * calibrated.predict(events.momenta).sigma_syst
+    assert 20 < larger.sum() < len(events) - 20
 
 
 def test_distilled_surrogates_agree_with_predict(calibrated, events, momenta, tmp_path):

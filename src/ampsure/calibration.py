@@ -19,6 +19,7 @@ __all__ = ["Calibration", "VarianceCorrection", "calibration_inputs"]
 
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
 _SCORES = 4096  # kept for intervals
+_ENOUGH = 20  # pulls, to learn a shift and a scale from them
 
 
 class VarianceCorrection(Likelihood):
@@ -83,12 +84,17 @@ class Calibration:
         return self.shift * (corrected + variance_stat).sqrt(), square * corrected, square * variance_stat
 
     def settled(self, pull: Tensor) -> Calibration:
-        """With shift, scale and scores from pulls (N,) of events that neither networks nor members have seen."""
-        shift = float(pull.mean())
-        size = (pull.double() - shift).abs().sort().values.cpu()
-        scale = float(np.quantile(size.numpy(), _ONE_SIGMA))
-        scores = size[torch.from_numpy(_ranks(len(size)))] / scale
-        return replace(self, shift=shift, scale=scale, scores=scores, count=len(size))
+        """With shift, scale and scores from pulls (N,) of events that neither networks nor members have seen.
+
+        A pull is measured from the mean of all others, as the one to come will be. Few pulls teach no shift or scale.
+        """
+        count, shift, scale, size = len(pull), 0.0, 1.0, pull.double().abs()
+        if count >= _ENOUGH:
+            shift = float(pull.mean())
+            size = (pull.double() - shift).abs() * count / (count - 1)
+            scale = float(np.quantile(size.cpu().numpy(), _ONE_SIGMA))
+        scores = size.sort().values.cpu()[torch.from_numpy(_ranks(count))] / scale
+        return replace(self, shift=shift, scale=scale, scores=scores, count=count)
 
     def reach(self, level: float) -> float:
         """How many sigma_tot around the mean hold a share `level` of all events, never less; infinite if unknown."""

@@ -24,6 +24,7 @@ from ampsure.io import checksum, make_folder
 from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
+from ampsure.noise import NoiseProfile, find_noise
 from ampsure.posteriors import Ensemble, Point, Posterior, Variational
 from ampsure.preprocessing import Standardization, get_features, get_target
 from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
@@ -40,6 +41,7 @@ History = list[dict[str, float]]
 
 _Wanted = tuple[str, list[Training]]
 _FOLDS = 4  # of the validation events, where sigma is learned from them
+_NINE_TENTHS = 2.705543454  # of squared pulls are below
 
 
 def fit(
@@ -171,6 +173,8 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
     train, validation, _ = events.split_indices(config.training.seed, config.data.fractions)
     if not len(train) or not len(validation):
         raise AmpsureError("No events are left for training or validation: check the gap and the fractions.")
+    if config.posterior.systematic == "held-out" and len(validation) < 2:
+        raise AmpsureError("Sigma cannot be learned from a single validation event: check the gap and the fractions.")
     raw = source.features(config.features.inputs, device)
     raw_train, raw_validation = (raw[torch.from_numpy(part).to(device)] for part in (train, validation))
     standardization = Standardization.fit(raw_train)
@@ -191,7 +195,8 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
     companion = None
     history: dict[str, History] = {}
     earlier: tuple[Stage, ...] = ()
-    parts = [(x, y), (x_validation, y_validation)]
+    parts = [(x, y), (x_validation, y_validation), (x_validation, y_validation)]  # the last one for the calibration
+    noise = NoiseProfile(x.new_zeros(0, 4))
     for stage in range(stages):
         likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
         posterior = _posterior(config, x.shape[1], likelihood, dtype, stage).to(device)
@@ -205,10 +210,15 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
         [history[name]] = yield name, [Training(posterior, likelihood, data, config.training, companion)]
         network = posterior.requires_grad_(False).members().requires_grad_(False)
         limit = _largest(network, likelihood, seen[0][0], systematic) if stage else inf
-        if likelihood.outliers:  # there is nothing more to learn from them
-            right = [_right(network, likelihood, *part, systematic) for part in seen]
-            parts, seen = ([(p[0][r], p[1][r]) for p, r in zip(both, right, strict=True)] for both in (parts, seen))
-            sizes["wrong"] = sizes["training"] + sizes["validation"] - sum(len(y) for _, y in parts)
+        if likelihood.outliers:  # there is nothing more to learn from them, unless they are noise
+            wrong, square = zip(*(_wrong(network, likelihood, *part, systematic) for part in seen), strict=True)
+            found = find_noise(parts[0][0], wrong[0], scale**2 * square[0])
+            noise = NoiseProfile(torch.cat([noise.ranges, found.ranges]))
+            noisy = [found(x) > 0 for x, _ in parts]
+            lost = [(w & ~n).sum() for w, n in zip(wrong[:2], noisy, strict=False)]
+            sizes["wrong"] = sizes.get("wrong", 0) + int(lost[0] + lost[1])
+            kept = ~wrong[0], ~(wrong[1] | noisy[1]), ~wrong[2] | noisy[2]
+            parts, seen = ([(p[0][k], p[1][k]) for p, k in zip(both, kept, strict=True)] for both in (parts, seen))
         if stage + 1 < stages:
             earlier += (Stage(network.double(), likelihood, scale, limit),)
     surrogate = Surrogate(
@@ -221,6 +231,7 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
         scale=scale,
         limit=limit,
         earlier=earlier,
+        noise=noise,
         posterior=posterior if isinstance(posterior, Variational) else None,
         cuts=_cuts(events),
         history=history,
@@ -236,7 +247,7 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
     if sigma is not None:
         surrogate.sigma_network = sigma.network.requires_grad_(False)
     if systematic == "held-out":
-        history["sigma"] = yield from _calibrate(surrogate, *seen[1])
+        history["sigma"] = yield from _calibrate(surrogate, *seen[2])
     surrogate.provenance = {
         "data": {"checksum": source.checksum, **sizes},
         "events": events.provenance,
@@ -254,7 +265,8 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
     n = len(y) - len(y) // 4  # the rest is for what these events have taught
     raw = calibration_inputs(x, syst, stat)
     standardization = Standardization.fit(raw[:n])
-    seen, target = standardization(raw[:n]).to(x.dtype), torch.stack([residual, syst, stat], dim=1)[:n]
+    besides = stat + surrogate.noise(x) / surrogate.scale**2
+    seen, target = standardization(raw[:n]).to(x.dtype), torch.stack([residual, syst, besides], dim=1)[:n]
     folds = torch.arange(n, device=y.device) % min(_FOLDS, n)
     size = {
         "batch_size": min(config.training.batch_size, 1024, max(n // 20, 1)),
@@ -265,7 +277,7 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
     for fold in range(int(folds.max()) + 1):
         network = _stack(config, seen.shape[1], 1, x.dtype, 1, config.training.seed + 1 + fold, _sigma_hidden(config))
         with torch.no_grad():
-            network.biases[-1] += (residual.square() / (syst + stat)).mean().clamp(1e-20, 1e20).log().cpu()
+            network.biases[-1] += (residual.square() / (syst + besides))[:n].mean().clamp(1e-20, 1e20).log().cpu()
         networks.append(network.to(x.device))
         parts = [values[chosen] for chosen in (folds != fold, folds == fold) for values in (seen, target)]
         trainings.append(Training(Point(networks[-1]), VarianceCorrection(), TrainingData(*parts), settings))
@@ -274,7 +286,7 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
     learned = Calibration(stack, standardization)
     with torch.no_grad():
         _, corrected, _ = learned(x[n:], syst[n:].double(), stat[n:].double())
-        pull = residual[n:] / (corrected + stat[n:]).sqrt()
+        pull = residual[n:] / (corrected + besides[n:]).sqrt()
     surrogate.calibration = learned.settled(pull) if len(pull) else learned
     return histories[0]
 
@@ -337,15 +349,22 @@ def _largest(network: StackedMLP, likelihood: Likelihood, x: Tensor, systematic:
 
 
 @torch.no_grad()
-def _right(network: StackedMLP, likelihood: Likelihood, x: Tensor, y: Tensor, systematic: str) -> Tensor:
-    """Events (N, F), (N,) that are rather right than outliers, (N,)."""
+def _wrong(network: StackedMLP, likelihood: Likelihood, x: Tensor, y: Tensor, systematic: str) -> tuple[Tensor, Tensor]:
+    """Which of events (N, F), (N,) are rather outliers than right, and squares of their residuals, (N,) each.
+
+    Members are often too sure of events they were not trained on, which makes none of them wrong: the variance grows
+    until nine tenths of the pulls are as small as they should be, so that nine of ten events are always right.
+    """
     parts = []
     for chunk, target in zip(x.split(8192), y.split(8192), strict=True):
         out = network(chunk)
         mean = combine(out, likelihood, systematic)[0].to(y.dtype)
         variance = likelihood.variance_syst(out).mean(0) + (likelihood.prediction(out) - mean).square().mean(0)
-        parts.append(likelihood.wrong(target - mean, variance) < 0.5)
-    return torch.cat(parts)
+        parts.append(torch.stack([target - mean, variance]))
+    residual, variance = torch.cat(parts, dim=1)
+    square = residual.square()
+    largest = (square / variance).sort().values[9 * len(y) // 10]
+    return likelihood.wrong(residual, variance * (largest / _NINE_TENTHS).clamp_min(1.0)) > 0.5, square
 
 
 @torch.no_grad()

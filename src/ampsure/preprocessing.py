@@ -184,16 +184,15 @@ def _holes(raw: Tensor, neighbours: int = 64, ratio: float = 40.0) -> Tensor:
     """Ranges of single columns (N, F) without events: (M, 3), column, low, high.
 
     A hole is a distance between two neighbouring values that is `ratio` times the mean distance of the values to its
-    left, and of those to its right; by chance that happens with probability exp(-ratio). Values that repeat have none.
+    left, and of those to its right; by chance that happens with probability exp(-ratio). Values that repeat count once.
     """
     found = [raw.new_zeros(0, 3)]
-    if len(raw) > 4 * neighbours:
-        for column, values in enumerate(raw.sort(dim=0).values.unbind(1)):
+    for column, values in enumerate(map(torch.unique, raw.unbind(1))):  # sorted
+        if len(values) > 4 * neighbours:
             reach = (values[neighbours:] - values[:-neighbours]) / neighbours  # mean distance over a window
-            usual = torch.minimum(reach[: -neighbours - 1], reach[neighbours + 1 :])
             widest = torch.maximum(reach[: -neighbours - 1], reach[neighbours + 1 :])
             low, high = values[neighbours : -neighbours - 1], values[neighbours + 1 : -neighbours]
-            hole = (high - low > ratio * widest) & (usual > 0)
+            hole = high - low > ratio * widest
             found.append(torch.stack([torch.full_like(low[hole], column), low[hole], high[hole]], dim=1))
     return torch.cat(found)
 

@@ -28,6 +28,7 @@ from ampsure.generation.settings import Cuts
 from ampsure.kinematics import Array
 from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.networks import StackedMLP
+from ampsure.noise import NoiseProfile
 from ampsure.posteriors import Variational, inverse_variance_mean
 from ampsure.preprocessing import (
     AsinhTarget,
@@ -43,7 +44,7 @@ from ampsure.training.sigma import ResidualVariance
 
 __all__ = ["Prediction", "Stage", "Surrogate", "load_surrogate"]
 
-SCHEMA_VERSION = 3  # 2: stages; 3: their limits, sigma from held-out events
+SCHEMA_VERSION = 3  # 2: stages; 3: their limits, calibration, holes, noise
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CHUNK = 4096  # rows at a time: what stays in the cache
 
@@ -108,6 +109,7 @@ class Surrogate:
         earlier: stages trained before `network`, which learned what they left over.
         sigma_network: learned sigma of the ensemble mean, if `config.posterior.systematic` asks for one.
         calibration: from held-out events, if it asks for that.
+        noise: found in narrow ranges, if amplitudes may be wrong (`likelihood.outliers`).
         posterior: what the members were drawn from, if they can be drawn again (see `resampled`).
         cuts: of the training events, for the domain flag; None where they are not known.
         history: losses of every epoch, by stage.
@@ -125,6 +127,7 @@ class Surrogate:
     earlier: tuple[Stage, ...] = ()
     sigma_network: StackedMLP | None = None
     calibration: Calibration | None = None
+    noise: NoiseProfile = field(default_factory=lambda: NoiseProfile(torch.zeros(0, 4, dtype=torch.float64)))
     posterior: Variational | None = None
     cuts: Cuts | None = None
     history: dict[str, list[dict[str, float]]] = field(default_factory=dict)
@@ -219,7 +222,7 @@ class Surrogate:
             inside = inside & self.cuts.passed(momenta, self.process)
         systematic = self.config.posterior.systematic
         offset = sum_of_stages(self.earlier, x, systematic)
-        x = x.to(self.network.weights[0].dtype)
+        features, x = x, x.to(self.network.weights[0].dtype)
         out = self.network(x)
         mean, variance_syst, variance_stat = combine(out, self.likelihood, systematic)
         if self.sigma_network is not None:
@@ -232,6 +235,7 @@ class Surrogate:
             members = self.likelihood.prediction(out).double()
             one = (members - members.mean(0)).square().sum(0) / (len(out) - 1)
             variance_stat = torch.where(inside, variance_stat, torch.maximum(variance_stat, one))
+        variance_syst = variance_syst + self.noise(features) / square
         # nobody can know less than the spread of all amplitudes; a network that runs away would say so
         variances = [(square * v).clamp_max(1.0) for v in (variance_syst, variance_stat)]
         return offset + self.scale * mean, variances[0], variances[1], inside, out, offset
@@ -281,7 +285,7 @@ class Surrogate:
         for module in (self.sigma_network, self.posterior, *(stage.network for stage in self.earlier)):
             if module is not None:
                 module.to(device)
-        self.standardization = self.standardization.to(device)
+        self.standardization, self.noise = self.standardization.to(device), self.noise.to(device)
         if self.calibration is not None:
             c = self.calibration
             self.calibration = replace(c, networks=c.networks.to(device), standardization=c.standardization.to(device))
@@ -295,6 +299,7 @@ class Surrogate:
     def _tensors(self) -> dict[str, Tensor]:
         """What is saved in `weights.safetensors`."""
         tensors = {f"standardization.{k}": v for k, v in self.standardization.tensors().items()}
+        tensors["noise"] = self.noise.ranges
         networks: dict[str, StackedMLP | None] = {f"earlier.{k}": stage.network for k, stage in enumerate(self.earlier)}
         networks |= {"network": self.network, "sigma_network": self.sigma_network}
         if self.posterior is not None:  # the members follow from it
@@ -428,6 +433,7 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
                 for k, stage in enumerate(description.get("earlier", []))
             ),
             posterior=posterior,
+            noise=NoiseProfile(tensors.get("noise", torch.zeros(0, 4, dtype=torch.float64))),
             cuts=None if description["cuts"] is None else Cuts(**description["cuts"]),
             history=description["history"],
             provenance=description["provenance"],

@@ -23,7 +23,7 @@ from ampsure.config import DEFAULT_METHOD, METHODS, RECIPES, Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.evaluation import Judgement, judge
 from ampsure.fitting import Report, fit
-from ampsure.io import replacing
+from ampsure.io import check_target, replacing
 from ampsure.io.atomic import check_writable
 from ampsure.surrogate import Surrogate, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
@@ -31,6 +31,7 @@ from ampsure.training import Progress, TrainingInterrupted
 from .common import (
     DeviceOption,
     Invalid,
+    InvalidOption,
     ProcessOption,
     app,
     console,
@@ -153,6 +154,10 @@ def audit_command(
     clean: Annotated[Path | None, typer.Option(help="File for the events that are rather right than wrong.")] = None,
     folds: Annotated[int, typer.Option(help="Parts, each predicted from all others.")] = 4,
     process: ProcessOption = None,
+    invalid: InvalidOption = Invalid.error,
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Audit amplitudes that change sign: features.target=asinh.")
+    ] = False,
     settings: SetOption = None,
 ) -> None:
     """Find amplitudes that do not agree with all the others, before anything is trained on them.
@@ -161,13 +166,19 @@ def audit_command(
     """
     if output is not None and output.suffix != ".npz":
         raise AmpsureError(f"The probabilities are written as .npz, not {output.name!r}.")
-    for path in (output, clean):
-        if path is not None:
-            check_writable(path)
-    config = resolve(DEFAULT_METHOD, "accurate", parse_settings(settings or []))
-    events = ampsure.load(source, process=process_of(process))
-    with training_progress() as report:
-        found = audit(events, config, folds=folds, report=lambda job, stage, p: report(f"part {job + 1}: {stage}", p))
+    if output is not None:
+        check_writable(output)
+    if clean is not None:
+        check_target(clean)
+    options = ["features.target=asinh"] if signed else []
+    config = resolve(DEFAULT_METHOD, "accurate", parse_settings([*options, *(settings or [])]))
+    events = ampsure.load(source, process=process_of(process), invalid=invalid.value, signed=signed)
+    try:
+        with training_progress() as report:
+            found = audit(events, config, folds=folds, report=lambda k, stage, p: report(f"part {k + 1}: {stage}", p))
+    except TrainingInterrupted as stopped:
+        console.print(escape(str(stopped)))
+        raise typer.Exit(130) from None
     suspects = found.suspects
     console.print(
         f"{len(suspects):,} of {len(events):,} amplitudes are rather wrong than right; "

@@ -248,6 +248,12 @@ def _model(surrogate: Surrogate, weights: _Weights) -> str:
         _integers("hole_columns", (column for column, _, _ in holes)),
         _reals("hole_low", (begin for _, begin, _ in holes)),
         _reals("hole_high", (end for _, _, end in holes)),
+        f"constexpr int n_noisy = {len(s.noise.ranges)};",
+        _integers("noise_columns", (int(column) for column in s.noise.ranges[:, 0].tolist())),
+        *(
+            _reals(f"noise_{name}", s.noise.ranges[:, k].tolist())
+            for k, name in ((1, "low"), (2, "high"), (3, "variance"))
+        ),
         f"constexpr bool has_cuts = {_bool(s.cuts is not None)};",
         f"constexpr int n_jets = {len(jets)}, n_photons = {len(photons)};",
         _integers("separated", (*jets, *photons)),

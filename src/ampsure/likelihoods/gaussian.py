@@ -14,6 +14,8 @@ from .base import LOG_2PI, Likelihood, bounded
 
 __all__ = ["Gaussian", "gaussian_nll"]
 
+_WIDER = 10.0  # the distribution of wrong amplitudes
+
 
 def gaussian_nll(residual: Tensor, log_var: Tensor) -> Tensor:
     """-log N(residual | 0, exp(log_var)); any shapes that broadcast."""
@@ -31,8 +33,9 @@ class Gaussian(Likelihood):
     * `faithful` trains the mean by the squared error, and the variance for that mean on features it cannot change
       (Stirn et al., arXiv:2212.09184).
 
-    `outliers` is the share of events that may be wrong by anything: a mixture with a Cauchy density of unit width, far
-    wider than the residuals. An event many standard deviations off then has hardly any weight, nor a say in sigma.
+    `outliers` is the share of events that may be wrong by anything: a mixture with a Cauchy density ten times as wide
+    as the Gaussian. An event many standard deviations off then has hardly any weight in the mean, and one vote for a
+    larger sigma, however far off it is.
 
     >>> out, y = torch.tensor([[[1.0, -2.0]]]), torch.tensor([1.5])
     >>> Gaussian().nll(out, y)
@@ -67,9 +70,10 @@ class Gaussian(Likelihood):
 
     def _components(self, residual: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
         """Logarithms of the weighted densities of right and wrong amplitudes."""
-        square = residual.square()
-        right = (square * torch.exp(-log_var)).clamp_max(1e4) + log_var + LOG_2PI  # further out has no gradient
-        return log1p(-self.outliers) - 0.5 * right, log(self.outliers / pi) - torch.log1p(square)
+        square = residual.square() * torch.exp(-log_var)
+        right = log1p(-self.outliers) - 0.5 * (square.clamp_max(1e4) + log_var + LOG_2PI)  # further out, no gradient
+        wrong = log(self.outliers / pi / _WIDER) - 0.5 * log_var - torch.log1p(square / _WIDER**2)
+        return right, wrong
 
     def wrong(self, residual: Tensor, variance: Tensor) -> Tensor:
         if not self.outliers:

@@ -313,6 +313,14 @@ void ampsure_surrogate::predict(const Momenta& momenta, std::size_t first, int p
     }
     std::fill_n(correction, points, 0.0);
     if constexpr (model::calibrated) calibrate(points);
+    for (int n = 0; n < model::n_noisy; ++n) {
+        const int f = model::noise_columns[n];
+        for (int i = 0; i < points; ++i) {
+            const double value = (raw[model::columns[f]][i] - model::mean[f]) / model::scale[f];
+            if (value > model::noise_low[n] && value <= model::noise_high[n])
+                moments[i].syst += model::noise_variance[n] / (model::last_scale * model::last_scale);
+        }
+    }
     for (int i = 0; i < points; ++i) {
         Moments& m = moments[i];
         if (wary && !inside[i]) m.stat = std::max(m.stat, spread(member + i, model::network.members, block));
