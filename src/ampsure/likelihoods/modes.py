@@ -49,5 +49,7 @@ def highest_mode(log_density: Density, slope: Density, centres: Tensor, widths: 
         low, tilt_low = torch.where(rising, point, low), torch.where(rising, tilt_point, tilt_low)
         high, tilt_high = torch.where(rising, high, point), torch.where(rising, tilt_high, tilt_point)
     candidates = torch.cat([centres, point], dim=-1)
-    best = log_density(candidates).argmax(-1, keepdim=True)
+    empty = height.gather(-1, left) == -torch.inf  # there were fewer modes
+    heights = torch.cat([log_density(centres), log_density(point).masked_fill(empty, -torch.inf)], dim=-1)
+    best = heights.argmax(-1, keepdim=True)
     return candidates.gather(-1, best).squeeze(-1)
