@@ -39,7 +39,7 @@ def get_likelihood(name: str, **options: Any) -> Likelihood:
     """The likelihood of that name; what `name` and `options()` of a likelihood say brings it back.
 
     >>> get_likelihood("gaussian", beta=0.5)
-    Gaussian(beta=0.5, faithful=False)
+    Gaussian(beta=0.5, faithful=False, outliers=0.0)
     >>> get_likelihood("gausian")
     Traceback (most recent call last):
     ampsure.errors.AmpsureError: Unknown likelihood 'gausian'; did you mean 'gaussian'?

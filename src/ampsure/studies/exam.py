@@ -110,7 +110,7 @@ def measure(surrogate: Surrogate, events: Events, case: Case) -> dict[str, Any]:
 
 
 def _worst(pull: Floats, values: Floats, limit: float, level: float) -> float:
-    """Largest deviation of a coverage in ten bins of equal size."""
+    """Largest deviation of a coverage in ten bins with as many events each."""
     parts = np.array_split(np.argsort(values), 10)
     return max(abs(float(np.mean(np.abs(pull[part]) < limit)) - level) for part in parts)
 
@@ -175,6 +175,7 @@ def calibrated(results: Results) -> list[Check]:
         checks.append(Check(f"KS, {situation}", Estimate(m["pull"]["ks"], 0.002), 0.0, 0.006 if quiet else 0.01))
         off = abs(m["pull"]["coverage68"] - 0.6826895)
         checks.append(Check(f"68 % coverage off by, {situation}", Estimate(off, 0.002), 0.0, 0.01))
+        checks.append(Check(f"the same, worst bin, {situation}", Estimate(m["worst68"], 0.003), 0.0, 0.03))
     return checks
 
 
