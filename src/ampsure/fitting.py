@@ -42,6 +42,7 @@ History = list[dict[str, float]]
 _Wanted = tuple[str, list[Training]]
 _FOLDS = 4  # of the validation events, where sigma is learned from them
 _NINE_TENTHS = 2.705543454  # of squared pulls are below
+_FAR = 8.0  # standard deviations
 
 
 def fit(
@@ -364,7 +365,9 @@ def _wrong(network: StackedMLP, likelihood: Likelihood, x: Tensor, y: Tensor, sy
     residual, variance = torch.cat(parts, dim=1)
     square = residual.square()
     largest = (square / variance).sort().values[9 * len(y) // 10]
-    return likelihood.wrong(residual, variance * (largest / _NINE_TENTHS).clamp_min(1.0)) > 0.5, square
+    variance = variance * (largest / _NINE_TENTHS).clamp_min(1.0)
+    far = square > _FAR**2 * variance  # the others hardly disturb, and may be tails
+    return far & (likelihood.wrong(residual, variance) > 0.5), square
 
 
 @torch.no_grad()
