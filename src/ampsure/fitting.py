@@ -32,7 +32,7 @@ from ampsure.training import Engine, Progress, Training, TrainingData
 from ampsure.training.fleet import SideBySide
 from ampsure.training.sigma import ResidualVariance, SigmaCompanion
 
-__all__ = ["Report", "alike", "fit", "fit_many", "fleets"]
+__all__ = ["Report", "alike", "fit", "fit_many", "fleets", "largest_mean"]
 
 Report = Callable[[str, Progress], None]
 """Told of progress: which stage, and how far it is."""
@@ -210,7 +210,7 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
         data = TrainingData(*seen[0], *seen[1])
         [history[name]] = yield name, [Training(posterior, likelihood, data, config.training, companion)]
         network = posterior.requires_grad_(False).members().requires_grad_(False)
-        limit = _largest(network, likelihood, seen[0][0], systematic) if stage else inf
+        limit = largest_mean(network, likelihood, seen[0][0], systematic) if stage else inf
         if likelihood.outliers:  # there is nothing more to learn from them, unless they are noise
             wrong, square = zip(*(_wrong(network, likelihood, *part, systematic) for part in seen), strict=True)
             found = find_noise(parts[0][0], wrong[0], scale**2 * square[0])
@@ -344,7 +344,7 @@ def _left(stages: Sequence[Stage], x: Tensor, y: Tensor, systematic: str) -> Ten
 
 
 @torch.no_grad()
-def _largest(network: StackedMLP, likelihood: Likelihood, x: Tensor, systematic: str) -> float:
+def largest_mean(network: StackedMLP, likelihood: Likelihood, x: Tensor, systematic: str) -> float:
     """Largest mean the members predict for events (N, F)."""
     return max(float(combine(network(chunk), likelihood, systematic)[0].abs().max()) for chunk in x.split(8192))
 

@@ -14,6 +14,7 @@ from ampsure._version import versions
 from ampsure.config import resolve
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
+from ampsure.fitting import largest_mean
 from ampsure.io import checksum
 from ampsure.likelihoods import Distilled
 from ampsure.networks import StackedMLP
@@ -85,7 +86,7 @@ def distill(
         engine.run()
         [history[name]] = engine.histories
         network.requires_grad_(False)
-        limit = float(data.y_train[:, 0].abs().max()) if stage else inf
+        limit = largest_mean(network, Distilled(), data.x_train, "averaged") if stage else inf
         if stage + 1 < stages:
             earlier += (Stage(network.double(), Distilled(), scale, limit),)
     student = Surrogate(
