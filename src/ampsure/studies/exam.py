@@ -35,7 +35,7 @@ SITUATIONS: dict[str, tuple[Disturbance, ...]] = {
     **{f"gap {w:g} GeV": (Gap(w),) for w in (20, 40, 80)},
     OUTLIERS: (Outliers(),),
 }
-SHARES = (0.012, 0.103)  # of the data, besides the usual 70 %
+SHARES = (0.012, 0.103, 0.8)  # of the data, besides the usual 70 %
 MEMBERS = (1, 8, 32, 128)
 
 
@@ -57,7 +57,7 @@ def grid(preset: Preset) -> list[Case]:
 
     cases = [case(method, name, chosen) for name, chosen in situations.items() for method in methods]
     for share in SHARES if preset.name != "smoke" else ():
-        fractions = (share, 0.1, 0.9 - share)
+        fractions = (share, 0.1, round(0.9 - share, 3))
         cases += [case(m, f"{share:.1%} of the data", data={"fractions": fractions}) for m in methods]
     for n in members:
         cases += [case(m, f"{n} members", posterior={"members": n}) for m in methods if m in ENSEMBLES]
@@ -121,8 +121,10 @@ COLUMNS = (
     ("68 %", "pull.coverage68", "{:.1%}"),
     ("95 %", "pull.coverage95", "{:.1%}"),
     ("worst bin, 68 %", "worst68", "{:.1%}"),
+    ("worst bin, 95 %", "worst95", "{:.1%}"),
     ("NLL", "nll", "{:.2f}"),
-    ("σ/noise inside", "noise_inside", "{:.2f}"),
+    ("σ_syst/noise inside", "noise_inside", "{:.2f}"),
+    ("σ_syst/A outside", "sigma_outside", "{:.1e}"),
     ("|err| < σ_stat in the gap", "gap.covered", "{:.1%}"),
     ("σ_stat ratio", "gap.sigma_ratio", "{:.2f}"),
     ("error ratio", "gap.error_ratio", "{:.2f}"),

@@ -42,7 +42,8 @@ class Replay:
         self._graphs = {}
 
     def _record(self, n: int) -> torch.cuda.CUDAGraph:
-        gc.collect()  # no graph of an earlier training may be destroyed while this one is recorded
+        if not self._graphs:
+            gc.collect()  # no graph of an earlier training may be destroyed while this one is recorded
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
