@@ -262,7 +262,7 @@ def test_commands(run, smoke_events, tmp_path):
     assert "D1" in out
     code, out, _ = run("study", "report")
     assert code == 0
-    assert "D1" in (tmp_path / "studies/smoke-claims.md").read_text()
+    assert "D1" in (tmp_path / "studies/smoke-results.md").read_text()
     page = (tmp_path / "studies/smoke-report.html").read_text()
     assert "orders of magnitude" in page
     assert "<svg" in page

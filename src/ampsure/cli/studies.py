@@ -12,8 +12,9 @@ from rich.table import Table
 
 import ampsure
 from ampsure.io import replacing
+from ampsure.report.style import save_figure
 from ampsure.studies import PRESETS, STUDIES, Verdict, cost, get_preset, get_study, run_study, study_events
-from ampsure.studies.summary import claims_table, load_records, studies_report
+from ampsure.studies.summary import load_records, markdown_report, studies_report
 from ampsure.surrogate import find_device
 from ampsure.training import TrainingInterrupted
 
@@ -97,12 +98,14 @@ def report(
     preset: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "smoke",
     output: OutputOption = Path("studies"),
 ) -> None:
-    """Collect all results into one page and a Markdown table of claims.
+    """Draw all results again, and collect them on one page, as HTML and as Markdown.
 
     Example: `ampsure study report --preset laptop`
     """
     records = load_records(output, get_preset(preset).name)
-    for name, content in (("report.html", studies_report(records)), ("claims.md", claims_table(records))):
+    for record in records:
+        save_figure(get_study(record.study).figure(record.results), output / f"{record.study}-{preset}")
+    for name, content in (("report.html", studies_report(records)), ("results.md", markdown_report(records))):
         path = output / f"{preset}-{name}"
         with replacing(path) as temporary:
             temporary.write_text(content, encoding="utf-8")

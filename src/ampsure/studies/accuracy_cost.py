@@ -21,6 +21,7 @@ EPOCHS: dict[str, dict[str, tuple[int, ...]]] = {
     "smoke": {PAPER: (2, 6), RECOMMENDED: (1, 3)},
     "laptop": {PAPER: (4, 15), RECOMMENDED: (2, 8)},
     "full": {PAPER: (7, 72, 720), RECOMMENDED: (4, 33, 330)},  # 1, 10 and 100 s of an H200
+    "paper-short": {PAPER: (7, 72), RECOMMENDED: (4, 33)},
     "paper": {PAPER: (7, 72, 720, 7200), RECOMMENDED: (4, 33, 330, 3300)},
 }
 

@@ -16,11 +16,11 @@ from .study import Case, Check, Claim, Estimate, Results, Study
 
 RECIPES = ("paper", "accurate")
 SHARES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.8)
-LONGEST = 1000  # epochs
+LENGTH, LONGEST = 3, 3000  # of a training: times that of the preset, and epochs
 
 
 def grid(preset: Preset) -> list[Case]:
-    """Single networks; all see the same number of batches, but in at most a thousand epochs."""
+    """Single networks; all see the same number of batches, but in at most some thousand epochs."""
     shares = {"smoke": (0.1, 0.3, 0.8), "laptop": SHARES[1:]}.get(preset.name, SHARES)
     return [
         Case(
@@ -29,7 +29,7 @@ def grid(preset: Preset) -> list[Case]:
                 "heteroscedastic",
                 recipe,
                 {"network": {"hidden": preset.hidden}, "data": {"fractions": (share, 0.1, 0.9 - share)}},
-                epochs=min(round(preset.epochs * 0.8 / share), LONGEST),
+                epochs=min(round(LENGTH * preset.epochs * 0.8 / share), LONGEST),
                 batch_size=min(preset.batch_size, 1024) if recipe == "paper" else preset.batch_size,
                 seed=run,
             ),

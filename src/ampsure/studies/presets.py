@@ -1,4 +1,4 @@
-"""How large a study is: a check of the machinery, a night on a laptop, a session on a GPU, or the paper."""
+"""How large a study is: a check of the machinery, a night on a laptop, an hour on a GPU, or the paper."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ PRESETS = {
         Preset("smoke", 4000, "accurate", (24, 24), 128, 10, 3, (1, 2, 4), 2),
         Preset("laptop", 100_000, "accurate", (64, 64, 64), 512, 40, 4, (1, 2, 4, 8, 16, 32), 3),
         Preset("full", 1_100_000, "accurate", (128,) * 6, 4096, 30, 8, (1, 2, 4, 8, 16, 32, 64, 128), 3),
+        Preset("paper-short", 1_100_000, "paper", (128,) * 6, 1024, 100, 8, (1, 2, 4, 8, 16, 32, 64, 128), 3),
         Preset("paper", 1_100_000, "paper", (128,) * 6, 1024, 1000, 32, (1, 2, 4, 8, 16, 32, 64, 128), 5),
     )
 }

@@ -1,4 +1,4 @@
-"""All results of studies on one page, and as a Markdown table of claims."""
+"""All results of studies on one page, as HTML and as Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import STUDIES
 from .runner import Record, load_record
 from .study import Verdict
 
-__all__ = ["claims_table", "load_records", "studies_report"]
+__all__ = ["load_records", "markdown_report", "studies_report"]
 
 _KINDS: dict[str, p.Kind] = {"confirmed": "good", "refuted": "bad", "inconclusive": "warn"}
 
@@ -30,17 +30,31 @@ def load_records(folder: Path, preset: str) -> list[Record]:
     return records
 
 
-def claims_table(records: Sequence[Record]) -> str:
-    """One row a claim, in Markdown."""
-    lines = ["| claim | in the paper | verdict | measured |", "|---|---|---|---|"]
+def markdown_report(records: Sequence[Record]) -> str:
+    """All claims, one row each, then study by study what was run, its numbers, and its figure from a file beside."""
+    claims = [
+        (
+            f"{verdict.claim}: {verdict.text}",
+            f"`{STUDIES[record.study].label}`",
+            f"**{verdict.outcome}**",
+            "<br>".join(str(check) for check in verdict.checks),
+        )
+        for record in records
+        for verdict in record.verdicts
+    ]
+    blocks = [_markdown_table(("claim", "in the paper", "verdict", "measured"), claims)]
     for record in records:
-        for verdict in record.verdicts:
-            measured = "<br>".join(str(check) for check in verdict.checks).replace("|", "\\|")
-            text = verdict.text.replace("|", "\\|")
-            lines.append(
-                f"| {verdict.claim}: {text} | `{STUDIES[record.study].label}` | **{verdict.outcome}** | {measured} |"
-            )
-    return "\n".join(lines) + "\n"
+        study = STUDIES[record.study]
+        blocks += [f"## {study.title}", f"`{study.name}`, {study.label}. {_run_in_words(record)}"]
+        if study.table is not None:
+            blocks.append(_markdown_table(*study.table(record.results)))
+        blocks.append(f"![{study.title}]({study.name}-{record.preset}.png)")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
 
 def studies_report(records: Sequence[Record]) -> str:
