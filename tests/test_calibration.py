@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from crepes import ConformalRegressor
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ampsure
 from ampsure import AmpsureError, audit, fit, load_surrogate
 from ampsure.calibration import Calibration
 from ampsure.config import resolve
 from ampsure.disturbances import BoxSmearing, Gap
-from ampsure.evaluation import pulls_of
+from ampsure.evaluation import BinnedReach, pulls_of
 from ampsure.fitting import _calibrate, _wrong
 from ampsure.likelihoods import get_likelihood
 from ampsure.networks import StackedMLP
@@ -345,3 +349,36 @@ def test_an_interrupted_audit_is_no_error(run, events, tmp_path, monkeypatch):
     assert code == 130
     assert "nothing was saved" in out
     assert not err
+
+
+@given(st.integers(20, 3000), st.floats(0.01, 0.999), st.integers(0, 2**32 - 1))
+def test_reach_is_that_of_another_program(count, level, seed):
+    """Of crepes, with and without bins, for any number of events and any level."""
+    rng = np.random.default_rng(seed)
+    pull, observable = rng.standard_t(3, count), rng.uniform(0, 3, count)
+    none = Calibration(StackedMLP(3, 1, hidden=(2,)), Standardization.fit(torch.randn(9, 3)))
+    settled = none.settled(torch.from_numpy(pull))
+    size = np.abs(pull - pull.mean()) * count / (count - 1) / settled.scale
+    assert settled.reach(level) == pytest.approx(_crepes(size, level)[0])
+    found = BinnedReach.of(pull, observable, np.array([1.0, 2.0]))(np.array([0.5, 1.5, 2.5]), level)
+    np.testing.assert_allclose(found, _crepes(pull, level, np.floor(observable), np.arange(3.0)), rtol=1e-12)
+
+
+def _crepes(residuals, level, bins=None, asked=None):
+    """Half-widths of the intervals for predictions with sigma 1, one or one a bin asked for."""
+    at = np.zeros(1 if asked is None else len(asked))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it tells where events are too few
+        model = ConformalRegressor().fit(residuals, sigmas=np.ones(len(residuals)), bins=bins)
+        return model.predict_int(at, sigmas=at + 1, bins=asked, confidence=level)[:, 1]
+
+
+def test_reach_by_bin_holds_its_promise():
+    """Where one reach for all is too short for a bin with heavier tails, one for each bin is not."""
+    rng = np.random.default_rng(2)
+    where = rng.uniform(size=(2, 40_000))
+    pull = np.where(where > 0.9, 3.0, 1.0) * rng.standard_normal(where.shape)
+    reaches = [BinnedReach.of(pull[0], where[0], np.array(edges))(where[1], 0.683) for edges in ([], [0.5, 0.9])]
+    shares = [np.mean((np.abs(pull[1]) < reach)[where[1] > 0.9]) for reach in reaches]
+    assert shares[0] < 0.5
+    assert abs(shares[1] - 0.683) < 4 * np.sqrt(2 * 0.683 * 0.317 / 4000)  # events of both samples

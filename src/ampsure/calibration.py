@@ -15,7 +15,7 @@ from ampsure.likelihoods.base import bounded
 from ampsure.networks import StackedMLP
 from ampsure.preprocessing import Standardization
 
-__all__ = ["Calibration", "VarianceCorrection", "calibration_inputs"]
+__all__ = ["Calibration", "VarianceCorrection", "calibration_inputs", "conformal_rank"]
 
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
 _SCORES = 4096  # kept for intervals
@@ -41,6 +41,12 @@ def calibration_inputs(x: Tensor, variance_syst: Tensor, variance_stat: Tensor) 
     """What the networks of a calibration see, not yet standardised: (B, F), (B,), (B,) -> (B, F + 2)."""
     logs = torch.stack([variance_syst, variance_stat], dim=1).clamp_min(1e-30).log()
     return torch.cat([x.double(), logs.double()], dim=1)
+
+
+def conformal_rank(count: int, level: float) -> int | None:
+    """Which of `count` sorted scores holds the next one with probability `level`, from zero; None if it takes more."""
+    needed = ceil((count + 1) * level - 1e-9) - 1  # the one to come is one of count + 1
+    return needed if needed < count else None
 
 
 def _ranks(count: int) -> NDArray[np.int64]:
@@ -98,10 +104,8 @@ class Calibration:
 
     def reach(self, level: float) -> float:
         """How many sigma_tot around the mean hold a share `level` of all events, never less; infinite if unknown."""
-        needed = ceil((self.count + 1) * level) - 1  # rank among `count` scores and the one to come
-        if needed >= self.count:
-            return inf
-        return float(self.scores[np.searchsorted(_ranks(self.count), needed)])
+        rank = conformal_rank(self.count, level)
+        return inf if rank is None else float(self.scores[np.searchsorted(_ranks(self.count), rank)])
 
     def inputs(self, x: Tensor, variance_syst: Tensor, variance_stat: Tensor) -> Tensor:
         """What the networks see: (B, F + 2), or less where that is the same for all events."""

@@ -3,6 +3,7 @@
 from .accuracy import Accuracy, Bias, accuracy, bias, relative_deviation
 from .binned import Binned, Ratio, bin_edges, binned, median, region_ratio
 from .calibration import Coverage, calibration_error, coverage, crps, negative_log_likelihood
+from .conformal import BinnedReach
 from .judgement import Judgement, ObservableJudgement, as_json, judge, pulls_of
 from .observables import Observable, observables
 from .pulls import PullSummary, pull_stat, pull_syst, pull_tot, summarise_pull
@@ -12,6 +13,7 @@ __all__ = [
     "Accuracy",
     "Bias",
     "Binned",
+    "BinnedReach",
     "Coverage",
     "Judgement",
     "Observable",
