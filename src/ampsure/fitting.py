@@ -30,6 +30,7 @@ from ampsure.preprocessing import Standardization, get_features, get_target
 from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
 from ampsure.training import Engine, Progress, Training, TrainingData
 from ampsure.training.fleet import SideBySide
+from ampsure.training.ranks import Ranks, find_ranks
 from ampsure.training.sigma import ResidualVariance, SigmaCompanion
 
 __all__ = ["Report", "alike", "fit", "fit_many", "fleets", "largest_mean"]
@@ -56,6 +57,8 @@ def fit(
     **training: Any,
 ) -> Surrogate:
     """Train a surrogate on events.
+
+    Processes started by `torchrun` share the members: all of them make the same call, and get the same surrogate.
 
     Args:
         method: one of `ampsure.config.METHODS`; by default the last one, "recommended".
@@ -86,27 +89,33 @@ def fit_many(
         checkpoint: folder for the state of the trainings; the same call resumes from it.
         report: called with (number of the job, stage, Progress) after every epoch.
     """
+    if not jobs:
+        return []
     folder = None if checkpoint is None else make_folder(Path(checkpoint))
+    ranks = find_ranks(find_device(jobs[0][1].training.device))
     surrogates: dict[int, Surrogate] = {}
     sources: dict[int, _Source] = {}  # jobs may share their events
     for events, _ in jobs:
         sources.setdefault(id(events), _Source(events))
-    for fleet in fleets(jobs):
-        fittings = {job: _fitting(sources[id(jobs[job][0])], jobs[job][1]) for job in fleet}
+    for fleet in fleets(jobs, ranks):
+        fittings = {job: _fitting(sources[id(jobs[job][0])], jobs[job][1], ranks) for job in fleet}
         stages = {job: next(fitting) for job, fitting in fittings.items()}
         while stages:
             together: dict[Any, dict[int, list[Training]]] = {}
             for job, (stage, trainings) in stages.items():
-                told = None if report is None else partial(report, job, stage)
+                told = partial(report, job, stage) if report is not None and ranks.leads else None
                 first, *others = trainings
                 together.setdefault((stage, first.kind()), {})[job] = [replace(first, report=told), *others]
             stages = {}
             for (stage, _), group in together.items():
                 name = stage if len(jobs) == 1 else f"{stage}-{min(group)}"
+                fingerprint = _fingerprint([(sources[id(jobs[job][0])], jobs[job][1]) for job in group])
+                _check_same(fingerprint, ranks)
                 engine = Engine(
                     *(training for trainings in group.values() for training in trainings),
                     checkpoint=None if folder is None else folder / f"{name}.safetensors",
-                    fingerprint=_fingerprint([(sources[id(jobs[job][0])], jobs[job][1]) for job in group]),
+                    fingerprint=fingerprint,
+                    ranks=ranks,
                 )
                 engine.run()
                 histories = iter(engine.histories)
@@ -119,8 +128,9 @@ def fit_many(
     return [surrogates[job] for job in range(len(jobs))]
 
 
-def fleets(jobs: Sequence[tuple[Events, Config]]) -> Iterator[list[int]]:
+def fleets(jobs: Sequence[tuple[Events, Config]], ranks: Ranks | None = None) -> Iterator[list[int]]:
     """Numbers of jobs with the same settings, but for those a fleet may mix, as many as memory allows."""
+    ranks = ranks or Ranks()
     groups: dict[str, list[int]] = {}
     for job, (_, config) in enumerate(jobs):
         groups.setdefault(alike(config), []).append(job)
@@ -130,6 +140,7 @@ def fleets(jobs: Sequence[tuple[Events, Config]]) -> Iterator[list[int]]:
         events, rows = max(len(jobs[job][0]) for job in same), config.posterior.members * config.training.batch_size
         values = 100 * events + 10 * rows * sum(config.network.hidden)  # features; activations, weights, moments
         most = max(room // (values * (8 if config.network.precision == "float64" else 4)), 1)
+        most = int(ranks.agreed(torch.tensor(most)))
         yield from (same[start : start + most] for start in range(0, len(same), most))
 
 
@@ -141,6 +152,12 @@ def alike(config: Config) -> str:
 
 def _fingerprint(jobs: Sequence[tuple[_Source, Config]]) -> str:
     return sha256("".join(source.checksum + config.model_dump_json() for source, config in jobs).encode()).hexdigest()
+
+
+def _check_same(fingerprint: str, ranks: Ranks) -> None:
+    own = torch.tensor([*bytes.fromhex(fingerprint)])
+    if ranks.any(not torch.equal(ranks.agreed(own), own)):
+        raise AmpsureError("The processes have different events or settings: give all of them the same.")
 
 
 class _Source:
@@ -163,11 +180,16 @@ class _Source:
         return self._features[name, device]
 
 
-def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History], Surrogate]:
+def _fitting(source: _Source, config: Config, ranks: Ranks) -> Generator[_Wanted, list[History], Surrogate]:
     """Prepares the events, asks for trainings by name and is sent their histories, and makes a surrogate of it all."""
     events = source.events
     if len(events) < 20:
         raise AmpsureError(f"{len(events)} events are too few to learn from: give at least 20.")
+    if config.posterior.members < ranks.size:
+        raise AmpsureError(
+            f"There is nothing to share: {ranks.size} processes, but posterior.members = {config.posterior.members}. "
+            "Start fewer processes."
+        )
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     device, dtype = find_device(config.training.device), dtype_of(config)
@@ -213,9 +235,10 @@ def _fitting(source: _Source, config: Config) -> Generator[_Wanted, list[History
         limit = largest_mean(network, likelihood, seen[0][0], systematic) if stage else inf
         if likelihood.outliers:  # there is nothing more to learn from them, unless they are noise
             wrong, square = zip(*(_wrong(network, likelihood, *part, systematic) for part in seen), strict=True)
+            wrong = tuple(ranks.agreed(mask) for mask in wrong)  # or the next stage might differ in length
             found = find_noise(parts[0][0], wrong[0], scale**2 * square[0])
             noise = NoiseProfile(torch.cat([noise.ranges, found.ranges]))
-            noisy = [found(x) > 0 for x, _ in parts]
+            noisy = [ranks.agreed(found(x) > 0) for x, _ in parts]
             lost = [(w & ~n).sum() for w, n in zip(wrong[:2], noisy, strict=False)]
             sizes["wrong"] = sizes.get("wrong", 0) + int(lost[0] + lost[1])
             kept = ~wrong[0], ~(wrong[1] | noisy[1]), ~wrong[2] | noisy[2]

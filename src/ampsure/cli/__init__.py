@@ -11,6 +11,7 @@ from rich.markup import escape
 
 import ampsure
 from ampsure.errors import AmpsureError
+from ampsure.training.ranks import first_to_fail, processes
 
 from . import deploy, events, reports, studies, surrogates, use
 from .common import app
@@ -23,7 +24,8 @@ def main() -> None:
     try:
         app()
     except AmpsureError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}")
+        if first_to_fail():
+            Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}")
         sys.exit(2)
 
 
@@ -35,7 +37,10 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-) -> None: ...
+) -> None:
+    if processes() > 1 and context.invoked_subcommand != "train":
+        raise AmpsureError("Only `ampsure train` runs as several processes: start this command without torchrun.")

@@ -25,8 +25,9 @@ from ampsure.evaluation import Judgement, judge
 from ampsure.fitting import Report, fit
 from ampsure.io import check_target, replacing
 from ampsure.io.atomic import check_writable
-from ampsure.surrogate import Surrogate, load_surrogate
+from ampsure.surrogate import Surrogate, find_device, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
+from ampsure.training.ranks import close_ranks, find_ranks
 
 from .common import (
     DeviceOption,
@@ -71,6 +72,8 @@ def train(
     """Train a surrogate. Ctrl-C saves the state, and the same command goes on from there.
 
     Example: `ampsure train --data events.h5 --method repulsive -o runs/a`
+
+    On 4 GPUs: `torchrun --nproc-per-node 4 -m ampsure train --data events.h5 --method repulsive -o runs/a`
     """
     options = [f"data.invalid={invalid.value}"] if invalid is not None else []
     options += ["data.signed=true", "features.target=asinh"] if signed else []
@@ -79,20 +82,24 @@ def train(
         raise AmpsureError("There are no events to learn from: give --data FILE or data.path in the configuration.")
     if (output / "surrogate.json").exists():
         raise AmpsureError(f"{output} holds a finished surrogate: choose another folder, or remove it.")
+    ranks = find_ranks(find_device(config.training.device))
+    console.quiet = not ranks.leads
     d = config.data
     events = ampsure.load(d.path or "", process=d.process, invalid=d.invalid, signed=d.signed)
     checkpoint = output / "checkpoint"
     started = time.monotonic()
     try:
-        with training_progress() as shown, _tensorboard(output / "tensorboard", shown) as report:
+        with training_progress() as shown, _tensorboard(output / "tensorboard", shown, ranks.leads) as report:
             surrogate = fit(events, config=config, checkpoint=checkpoint, report=report)
     except TrainingInterrupted as stopped:
         console.print(escape(str(stopped)))
         raise typer.Exit(130) from None
-    surrogate.save(output)
-    with replacing(output / "config.toml") as temporary:
-        temporary.write_text(to_toml(config))
-    shutil.rmtree(checkpoint, ignore_errors=True)
+    if ranks.leads:
+        surrogate.save(output)
+        with replacing(output / "config.toml") as temporary:
+            temporary.write_text(to_toml(config))
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    close_ranks()
     console.print(f"Trained in {time.monotonic() - started:.0f} s; the surrogate is in {escape(str(output))}.")
 
 
@@ -287,8 +294,11 @@ def _momenta(path: Path, surrogate: Surrogate) -> Any:
 
 
 @contextmanager
-def _tensorboard(folder: Path, report: Report) -> Iterator[Report]:
-    """The same report, also written for TensorBoard where that is installed."""
+def _tensorboard(folder: Path, report: Report, writes: bool) -> Iterator[Report]:
+    """The same report, also written for TensorBoard where that is installed, by the process that writes."""
+    if not writes:
+        yield report
+        return
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -24,18 +24,20 @@ class Posterior(nn.Module):
         super().__init__()
         self.network = network
         self.generators: list[torch.Generator | None] = [None]  # of the noise in training, one a training of a stack
+        self.is_repulsive = False  # whether the penalty depends on what all members predict
 
     def forward(self, x: Tensor, detached: slice | None = None) -> Tensor:
         """Outputs (E, B, n_outputs) of a training step, for inputs (B, F) or (E, B, F)."""
         out: Tensor = self.network(x, detached=detached)
         return out
 
-    def penalty(self, prediction: Tensor, n_train: Tensor) -> Tensor:
+    def penalty(self, prediction: Tensor, n_train: Tensor, everyone: Tensor | None = None) -> Tensor:
         """The posterior's own term of every member's loss, (E,).
 
         Args:
             prediction: (E, B) what the members predict for one batch, common to all of a training.
             n_train: (G,) number of training events N; the term is of order 1/N.
+            everyone: the same, fixed, of all members, where these are only some of them.
         """
         return torch.zeros_like(prediction[:, 0])
 

@@ -14,7 +14,7 @@ from .base import Posterior
 __all__ = ["Ensemble", "inverse_variance_mean", "repulsion"]
 
 
-def repulsion(f: Tensor) -> Tensor:
+def repulsion(f: Tensor, everyone: Tensor | None = None) -> Tensor:
     r"""sum_j K(f_i, \hat f_j) / sum_j K(\hat f_i, \hat f_j) of members: (..., E, B) -> (..., E); 1, gradient apart.
 
     K is a Gaussian of the distance over the batch with median bandwidth; the hat stops gradients. Distances are taken
@@ -22,11 +22,14 @@ def repulsion(f: Tensor) -> Tensor:
 
     D'Angelo, Fortuin, "Repulsive deep ensembles are Bayesian", arXiv:2106.11642.
 
+    Args:
+        everyone: the sum over j and the bandwidth are over these members, those of f among them; by default over f.
+
     >>> repulsion(torch.randn(4, 10)).shape
     torch.Size([4])
     """
-    n = f.shape[-2]
-    fixed = f.detach()
+    fixed = f.detach() if everyone is None else everyone
+    n = fixed.shape[-2]
     centre = fixed.mean(-2, keepdim=True)
     f, fixed = f - centre, fixed - centre
     distance = _squared_distances(fixed, fixed)
@@ -35,7 +38,7 @@ def repulsion(f: Tensor) -> Tensor:
     bandwidth = pairs.median(-1).values[..., None, None] / log(n + 1)
     bandwidth = bandwidth.clamp_min(torch.finfo(f.dtype).tiny)
     kernel = torch.exp(-_squared_distances(f, fixed) / bandwidth).sum(-1)
-    return kernel / torch.exp(-distance / bandwidth).sum(-1)
+    return kernel / kernel.detach()
 
 
 def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
@@ -78,12 +81,13 @@ class Ensemble(Posterior):
     def terms(self) -> tuple[bool, ...]:
         return self.is_repulsive, self.has_prior
 
-    def penalty(self, prediction: Tensor, n_train: Tensor) -> Tensor:
+    def penalty(self, prediction: Tensor, n_train: Tensor, everyone: Tensor | None = None) -> Tensor:
         """Repulsion; the prior is in `decay`."""
         if not self.is_repulsive:
             return super().penalty(prediction, n_train)
-        groups = prediction.unflatten(0, (len(self.beta), -1))  # (G, E/G, B)
-        return ((self.beta / n_train)[:, None] * repulsion(groups)).flatten()
+        everyone = prediction.detach() if everyone is None else everyone
+        groups = (f.unflatten(0, (len(self.beta), -1)) for f in (prediction, everyone))  # (G, E/G, B)
+        return ((self.beta / n_train)[:, None] * repulsion(*groups)).flatten()
 
     def decay(self, n_train: Tensor) -> Tensor | None:
         if not self.has_prior:

@@ -65,7 +65,7 @@ class Variational(Posterior):
         out: Tensor = self.network(x, linear=self._linear, detached=detached)
         return out
 
-    def penalty(self, prediction: Tensor, n_train: Tensor) -> Tensor:
+    def penalty(self, prediction: Tensor, n_train: Tensor, everyone: Tensor | None = None) -> Tensor:
         """KL(q, prior)/N."""
         divergence = torch.zeros_like(prediction[:, 0])
         prior = self.prior_width.repeat_interleave(len(divergence) // len(self.prior_width))[:, None]  # (E, 1)

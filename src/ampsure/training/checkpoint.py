@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,18 @@ from torch import Tensor
 from ampsure.errors import AmpsureError
 from ampsure.io import replacing
 
-__all__ = ["read_checkpoint", "write_checkpoint"]
+__all__ = ["each_tensor", "read_checkpoint", "write_checkpoint"]
+
+
+def each_tensor(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The same nested dictionaries, lists and numbers, with the function applied to every tensor."""
+    if isinstance(state, Tensor):
+        return function(state)
+    if isinstance(state, dict):
+        return {key: each_tensor(item, function) for key, item in state.items()}
+    if isinstance(state, list | tuple):
+        return [each_tensor(item, function) for item in state]
+    return state
 
 
 def write_checkpoint(path: Path, state: Any) -> None:

@@ -23,9 +23,10 @@ from ampsure.posteriors import Posterior, inverse_variance_mean
 
 from .adam import Adam
 from .batches import derived_seed, shuffled
-from .checkpoint import read_checkpoint, write_checkpoint
-from .fleet import SideBySide
+from .checkpoint import each_tensor, read_checkpoint, write_checkpoint
+from .fleet import SideBySide, part
 from .graphs import Replay
+from .ranks import Ranks, Share
 from .schedules import get_schedule
 from .sigma import SigmaCompanion
 from .soap import SOAP
@@ -34,6 +35,7 @@ __all__ = ["Engine", "Progress", "Training", "TrainingData", "TrainingInterrupte
 
 _CHECKPOINT_SECONDS = 60.0
 _GRAPH_STEPS = (64, 16, 4, 1)  # in one CUDA graph: the first hides its launch, the others fill what is left of an epoch
+_AGREE_STEPS = 64  # after which processes ask each other whether to stop
 _NEVER = 2**62
 
 
@@ -101,6 +103,7 @@ class _Course:
     """How far a training is; `order` and `rates` are those of its present epoch."""
 
     training: Training
+    members: range  # those trained here
     batch: int
     per_epoch: int
     total: int
@@ -131,8 +134,7 @@ class _Course:
 
     def _begin(self, epoch: int, step: int) -> None:
         config, x = self.training.config, self.training.data.x_train
-        members = self.training.posterior.network.members
-        streams: list[tuple[int, ...]] = [()] if config.shared_batches else [(member,) for member in range(members)]
+        streams: list[tuple[int, ...]] = [()] if config.shared_batches else [(member,) for member in self.members]
         orders = [shuffled(len(x), config.seed, 1, epoch, *stream, device=x.device) for stream in streams]
         used = self.per_epoch * self.batch
         self.order = torch.stack([o[:used].view(self.per_epoch, self.batch) for o in orders], dim=1)
@@ -157,27 +159,44 @@ class Engine:
     a resumed training ends with the same weights, to the bit, on the CPU. On CUDA the steps are graphs, recorded once
     and replayed; the host waits for the device only at the end of an epoch.
 
+    Several processes (ranks) share the members, and end with those of all. What couples members, repulsion and a joint
+    sigma, needs the predictions of the others at every step; validation losses are exchanged once an epoch.
+
     Args:
         checkpoint: file to save the state to, every minute and on Ctrl-C, and to resume from if it is there.
         fingerprint: of data and configuration; a checkpoint of another training is refused.
+        ranks: the processes; the file does not depend on their number.
     """
 
-    def __init__(self, *trainings: Training, checkpoint: Path | None = None, fingerprint: str = "") -> None:
+    def __init__(
+        self,
+        *trainings: Training,
+        checkpoint: Path | None = None,
+        fingerprint: str = "",
+        ranks: Ranks | None = None,
+    ) -> None:
         first, data = trainings[0], [training.data for training in trainings]
         self.trainings, self.likelihood, self.config = trainings, first.likelihood, first.config
-        self._checkpoint, self._fingerprint = checkpoint, fingerprint
+        self._checkpoint, self._fingerprint, self._ranks = checkpoint, fingerprint, ranks or Ranks()
         if len({training.kind() for training in trainings}) > 1:
             raise AmpsureError("Trainings run together only with the same batch size, posterior, network and settings.")
         self._batch = first.batch
         device = data[0].x_train.device
+        groups, everyone = len(trainings), first.posterior.network.members  # G, E
+        self._share = self._ranks.share(everyone, groups)
         self._courses = []
         for training in trainings:
             per_epoch = len(training.data.y_train) // self._batch
             total = per_epoch * training.config.epochs
             generator = torch.Generator(device=device).manual_seed(derived_seed(training.config.seed, 2))
-            self._courses.append(_Course(training, self._batch, per_epoch, total, total, generator))
-        groups, self._members = len(trainings), first.posterior.network.members  # G, E
-        self._stacks = [SideBySide([t.posterior for t in trainings])]
+            self._courses.append(
+                _Course(training, self._share.members, self._batch, per_epoch, total, total, generator)
+            )
+        self._members = len(self._share.members)
+        posteriors = [training.posterior for training in trainings]
+        own = posteriors if self._members == everyone else [part(p, self._share.members) for p in posteriors]
+        self._stacks, self._shares = [SideBySide(own)], [self._share]
+        self._modules: list[list[Any]] = [posteriors]
         self._posterior = cast(Posterior, self._stacks[0].joined)
         noise = [course.noise for course in self._courses]
         self._posterior.generators = [*noise]
@@ -185,6 +204,8 @@ class Engine:
         self._companion = None
         if companions:
             self._stacks.append(SideBySide(companions))
+            self._shares.append(self._ranks.share(1, groups))
+            self._modules.append(companions)
             self._companion = cast(SigmaCompanion, self._stacks[1].joined)
         self._optimizers = [_optimizer(stack, self.config) for stack in self._stacks]
 
@@ -196,7 +217,8 @@ class Engine:
         self._validation = _Validation.of(data)
 
         # What the steps of a chunk read and write; all else they change in place.
-        graphs = device.type == "cuda" and self.config.graphs
+        talks = self._ranks.size > 1 and (self._posterior.is_repulsive or self._companion is not None)
+        graphs = device.type == "cuda" and self.config.graphs and not talks
         self._lengths = _GRAPH_STEPS if graphs else (1,)
         longest = self._lengths[0]
         shape = (longest, groups, 1 if self.config.shared_batches else self._members, self._batch)
@@ -212,7 +234,7 @@ class Engine:
         self._clock = torch.zeros((), dtype=torch.int64, device=device)  # the step, as the device knows it
         self._sum = torch.zeros(groups, self._members, dtype=torch.float64, device=device)
         self._first_bad = torch.full((groups,), _NEVER, device=device)
-        self._best_loss = torch.full_like(self._sum, float("inf"))
+        self._best_loss = torch.full((groups, everyone), float("inf"), dtype=torch.float64, device=device)
         self._saved_at = time.monotonic()
         self._last_checkpoint = "none"
 
@@ -223,7 +245,7 @@ class Engine:
 
     def run(self) -> None:
         """Train to the end, or from a checkpoint to the end; the posteriors then have every member's best weights."""
-        if self._checkpoint is not None and self._checkpoint.exists():
+        if self._checkpoint is not None and self._ranks.any(self._checkpoint.exists()):
             self._resume(self._checkpoint)
         try:
             with _interrupt_flag() as interrupted:
@@ -233,17 +255,22 @@ class Engine:
             self._refresh.forget()
         if self._checkpoint is not None:
             self._save()  # so that a later stage does not repeat this one
-        for stack in self._stacks:
+        for stack, share, modules in zip(self._stacks, self._shares, self._modules, strict=True):
             stack.finish()
+            stack.fill(modules, share.gather(stack.weights))
 
     def _run(self, interrupted: threading.Event) -> None:
+        asked = self.step
         while self._active():
             due = self.advance()
             if due:
                 self._end_epoch(due)
-            if interrupted.is_set() and self._active():
-                self._stop()
-            if self._checkpoint is not None and due and time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS:
+            if self._ranks.size == 1 or due or self.step - asked >= _AGREE_STEPS:
+                asked = self.step
+                if self._ranks.any(interrupted.is_set()) and self._active():
+                    self._stop()
+            late = time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS
+            if self._checkpoint is not None and due and self._ranks.any(late):
                 self._save()
 
     def _active(self) -> list[_Course]:
@@ -287,12 +314,15 @@ class Engine:
         """Step k of a chunk: members see events (G, 1 or E, B, F), (G, 1 or E, B) and move; losses are noted."""
         out = self._posterior(self._spread(x), self.likelihood.detached)  # (G E, B, n_outputs)
         loss = self.likelihood.loss(out, self._spread(y)).mean(1)  # (G E,)
-        penalty = self._posterior.penalty(self.likelihood.mean(out), self._n)  # (G E,)
+        mean = self.likelihood.mean(out)
+        everyone = self._share.gather(mean.detach()) if self._posterior.is_repulsive else None
+        penalty = self._posterior.penalty(mean, self._n, everyone)  # (G E,)
         total = (loss + penalty).unflatten(0, self._sum.shape).sum(1)  # (G,)
         if self._companion is not None:
             fixed = out.detach()
-            members = self.likelihood.prediction(fixed), self.likelihood.variance_syst(fixed)
-            means, _ = inverse_variance_mean(*(values.unflatten(0, self._sum.shape) for values in members))
+            members = torch.stack([self.likelihood.prediction(fixed), self.likelihood.variance_syst(fixed)], dim=1)
+            everyone = self._share.gather(members).unflatten(0, self._best_loss.shape)  # (G, E, 2, B)
+            means, _ = inverse_variance_mean(*everyone.unbind(2))
             total = total + self._companion.loss(x[:, 0], y[:, 0] - means)
         parameters = [p for stack in self._stacks for p in stack.parameters]
         gradients = iter(torch.autograd.grad(total, parameters, self._ones))
@@ -337,14 +367,16 @@ class Engine:
         return result
 
     def _end_epoch(self, due: Sequence[_Course]) -> None:
-        validation = self._validation_loss(due)
+        validation = self._of_all(self._validation_loss(due))  # (G, E)
         better = validation < self._best_loss
         if self._companion is not None:  # it belongs to all members of one epoch: keep these together
             better = (validation.mean(1) < self._best_loss.mean(1))[:, None].expand_as(better)
-        for stack, chosen in zip(self._stacks, (better.flatten(), better[:, 0]), strict=False):
+        better = self._ranks.agreed(better)
+        chosen_of = self._share.pick(better.flatten()), better[:, 0]
+        for stack, chosen in zip(self._stacks, chosen_of, strict=False):
             torch.where(chosen[:, None], stack.weights, stack.best, out=stack.best)
         self._best_loss = torch.where(better, validation, self._best_loss)
-        told = [self._first_bad, self._sum.mean(1), validation.mean(1), better.any(1)]
+        told = [self._bad(), self._of_all(self._sum).mean(1), validation.mean(1), better.any(1)]
         for i, (bad, training, loss, improved) in enumerate(torch.stack([t.double() for t in told], 1).tolist()):
             course = self._courses[i]
             if course not in due:
@@ -358,6 +390,14 @@ class Engine:
             patience = course.training.config.early_stopping
             if patience is not None and epoch - course.best_epoch >= patience:
                 course.end = self.step
+
+    def _of_all(self, values: Tensor) -> Tensor:
+        """Numbers of the own members (G, own) -> of all members (G, E)."""
+        return self._share.gather(values.flatten()).view_as(self._best_loss)
+
+    def _bad(self) -> Tensor:
+        """The first step of each training at which the loss of a member was not finite, (G,)."""
+        return self._of_all(self._first_bad[:, None].expand_as(self._sum)).amin(1)
 
     def _tell(self, course: _Course, epoch: int, training: float, validation: float) -> None:
         rate = course.rate(self.step - 1)
@@ -387,7 +427,7 @@ class Engine:
         )
 
     def _stop(self) -> NoReturn:
-        for course, bad in zip(self._courses, self._first_bad.tolist(), strict=True):
+        for course, bad in zip(self._courses, self._bad().tolist(), strict=True):
             if bad < _NEVER:
                 self._diverged(course, bad)
         total = max(course.end for course in self._courses)
@@ -400,6 +440,16 @@ class Engine:
         )
 
     def _state(self) -> dict[str, Any]:
+        """Of all members, whatever process has them, on the one that leads."""
+
+        def whole(state: Any, share: Share) -> Any:
+            def kept(own: Tensor) -> Tensor:
+                everyone = share.gather(own)
+                return everyone.cpu() if self._ranks.leads else own
+
+            return each_tensor(state, kept)
+
+        stacks = list(zip(self._stacks, self._optimizers, self._shares, strict=True))
         return {
             "fingerprint": self._fingerprint,
             "step": self.step,
@@ -407,20 +457,24 @@ class Engine:
                 {"history": c.history, "best_epoch": c.best_epoch, "end": c.end, "noise": c.noise.get_state()}
                 for c in self._courses
             ],
-            "weights": [stack.weights for stack in self._stacks],
-            "best": [stack.best for stack in self._stacks],
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "sum": self._sum,
-            "first_bad": self._first_bad,
+            "weights": [whole(stack.weights, share) for stack, _, share in stacks],
+            "best": [whole(stack.best, share) for stack, _, share in stacks],
+            "optimizers": [whole(optimizer.state_dict(), share) for _, optimizer, share in stacks],
+            "sum": self._of_all(self._sum),
+            "first_bad": self._bad(),
             "best_loss": self._best_loss,
         }
 
     def _save(self) -> None:
         assert self._checkpoint is not None
-        write_checkpoint(self._checkpoint, self._state())
+        state = self._state()
+        if self._ranks.leads:
+            write_checkpoint(self._checkpoint, state)
         self._saved_at, self._last_checkpoint = time.monotonic(), f"{self._checkpoint} (step {self.step})"
 
     def _resume(self, path: Path) -> None:
+        if not path.exists():
+            raise AmpsureError(f"{path} is not seen by all processes: choose a folder that their machines share.")
         state = read_checkpoint(path)
         if state["fingerprint"] != self._fingerprint:
             raise AmpsureError(f"{path} belongs to a training with other data or settings: remove it to start again.")
@@ -428,13 +482,13 @@ class Engine:
         for course, saved in zip(self._courses, state["courses"], strict=True):
             course.history, course.best_epoch, course.end = saved["history"], saved["best_epoch"], saved["end"]
             course.noise.set_state(saved["noise"])
-        for stack, weights, best in zip(self._stacks, state["weights"], state["best"], strict=True):
-            stack.weights.copy_(weights)
-            stack.best.copy_(best)
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        device = self._sum.device
-        self._sum, self._first_bad, self._best_loss = (state[k].to(device) for k in ("sum", "first_bad", "best_loss"))
+        for k, (stack, optimizer, share) in enumerate(zip(self._stacks, self._optimizers, self._shares, strict=True)):
+            stack.weights.copy_(share.pick(state["weights"][k]))
+            stack.best.copy_(share.pick(state["best"][k]))
+            optimizer.load_state_dict(each_tensor(state["optimizers"][k], share.pick))
+        self._sum.copy_(self._share.pick(state["sum"].flatten()).view_as(self._sum))
+        self._first_bad.copy_(state["first_bad"])
+        self._best_loss.copy_(state["best_loss"])
         self._clock.fill_(self.step)
         self._last_checkpoint = f"{path} (step {self.step})"
 

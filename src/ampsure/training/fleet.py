@@ -11,11 +11,22 @@ from torch import Tensor, nn
 
 from ampsure.networks import StackedMLP
 
-__all__ = ["SideBySide"]
+__all__ = ["SideBySide", "part"]
 
 _ALIGNMENT = 16  # elements: what matrix products and kernels like
 
 Module = TypeVar("Module", bound=nn.Module)
+
+
+def part(module: Module, members: range) -> Module:
+    """Some of the members, as a module of its own."""
+    result = copy.deepcopy(module)
+    for parameter in result.parameters():
+        parameter.data = parameter.data[members.start : members.stop].clone()
+    for network in result.modules():
+        if isinstance(network, StackedMLP):
+            network.members = len(members)
+    return result
 
 
 class SideBySide:
@@ -62,6 +73,12 @@ class SideBySide:
         self.weights.copy_(self.best)
         for parameter in self.parameters:
             parameter.grad = None
+
+    def fill(self, modules: Sequence[nn.Module], weights: Tensor) -> None:
+        """Give modules of this kind, with any number of members E, the weights (G E, P)."""
+        for module, rows in zip(modules, weights.chunk(len(modules)), strict=True):
+            for parameter, window in zip(module.parameters(), self._windows(rows), strict=True):
+                parameter.data.copy_(window)
 
     def gather(self, gradients: Sequence[Tensor]) -> Tensor:
         """Gradients of all parameters, each (G E, ...), written into `weights.grad` (G E, P)."""
