@@ -122,7 +122,7 @@ def _torchrun(processes: int, task: str, folder: Path) -> subprocess.CompletedPr
     command += [__file__, task, folder]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [*map(str, command)], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [*map(str, command)], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.rendezvous import rendezvous
 
 from ampsure.errors import AmpsureError
 
@@ -136,6 +135,9 @@ def _ranks(group: dist.ProcessGroup) -> Ranks:
 
 @cache
 def _store() -> Any:
+    """Where the processes leave notes for each other; `torchrun` keeps it."""
+    from torch.distributed.rendezvous import rendezvous  # not in every build of torch
+
     store, _, _ = next(rendezvous("env://"))
     return store
 
@@ -162,5 +164,5 @@ def _together() -> Iterator[None]:
         yield
     except RuntimeError as error:  # all that gloo raises; the errors of nccl are of this class, too
         raise AmpsureError(
-            "The other processes of this training cannot be reached: the one that failed first tells the reason."
+            "The other processes of this training cannot be reached: one of them has ended; it, or torchrun, says why."
         ) from error
