@@ -108,6 +108,21 @@ def test_massive_legs_and_no_symmetry(tmp_path):
     check(fit(events, "heteroscedastic", config=SMALL, epochs=2, seed=1), momenta, tmp_path)
 
 
+def test_points_that_are_no_numbers_stay_alone(trained, events, tmp_path):
+    """Energies too, which no invariant looks at."""
+    momenta = events.momenta[:30].copy()
+    momenta[range(5), range(5), 0] = np.nan
+    momenta[5, 2, 1], momenta[6, 0, 0] = np.inf, -np.inf
+    export_onnx(trained, tmp_path / "a.onnx")
+    *numbers, inside = session(tmp_path / "a.onnx").run(OUTPUTS, {"momenta": momenta})
+    expected = trained.predict(events.momenta[:30])
+    for name, values in zip(OUTPUTS, numbers, strict=False):
+        assert np.isnan(values[:7]).all()
+        np.testing.assert_allclose(values[7:], getattr(expected, name)[7:], rtol=1e-10)
+    assert not inside[:7].any()
+    np.testing.assert_array_equal(inside[7:], expected.in_domain[7:])
+
+
 def test_float32_is_as_good_as_its_rounding(trained, events, tmp_path):
     momenta = events.momenta
     graph = check(trained, momenta, tmp_path, "float32", rtol=1e-5)

@@ -79,7 +79,8 @@ def _model(surrogate: Surrogate, points: NDArray[np.float64], metadata: dict[str
 
     def predict(momenta: Tensor) -> tuple[Tensor, ...]:
         moments, inside, *_ = surrogate._predict(momenta, linear=False)
-        return (*moments, inside)
+        nothing = (0 * momenta).sum((1, 2))  # not a number where a momentum is none: features may not look at all
+        return (*(moment + nothing for moment in moments), inside & (nothing == 0))
 
     graph = trace(predict, torch.from_numpy(points), "momenta", OUTPUTS)
     model: ModelProto = onnx.helper.make_model(
