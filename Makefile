@@ -49,11 +49,13 @@ format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-validate: $(READY) ## Compare amplitude, cross sections and pulls with what they should be
+validate: $(READY) ## Compare amplitude, cross sections, pulls and exports with what they should be
 	$(BIN)/python -m validation.amplitude
 	$(BIN)/python -m validation.cross_section
 	$(BIN)/python -m validation.calibration
 	$(BIN)/python -m validation.umami
+	$(BIN)/python -m validation.exports
+	$(BIN)/python -m validation.distillation
 
 benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.amplitude

@@ -74,7 +74,7 @@ def main() -> None:
         kish = f"{summary.effective_size / n:.4f}"
         table.add_row("plain", "", inside, "", "", "", f"{exact:.1f}", kish, "1", "1")
         for name, surrogate in (("ensemble of 4", ensemble), ("distilled", student)):
-            t_surrogate = seconds(lambda p, s=surrogate: s.predict(p, linear=True), momenta)
+            t_surrogate = seconds(lambda p, s=surrogate: s.predict(p), momenta)
             for maximum in ("measured", "learned"):
                 events = two_stage(surrogate, n, seed=SEED, maximum=maximum, sampler=sampler)
                 found = TwoStageSummary(**events.provenance["two_stage"])

@@ -134,6 +134,16 @@ def test_command(events, teacher, tmp_path, run):
     assert not (tmp_path / "new").exists()
 
 
+def test_momenta_are_enough(teacher, events):
+    """Amplitudes of the events change nothing."""
+    small = {"network": {"hidden": (8,)}}
+    other = ampsure.Events(events.momenta, np.ones(len(events)), events.process)
+    students = [distill(teacher, given, config=small, epochs=1) for given in (events, other, events.momenta)]
+    expected, *found = (s.predict(events.momenta[:20]).amplitude for s in students)
+    for amplitude in found:
+        np.testing.assert_array_equal(amplitude, expected)
+
+
 def test_refusals(teacher, events):
     four = ampsure.Events(toy(30, seed=1)[0].momenta, np.ones(30))
     with pytest.raises(AmpsureError, match="4 legs"):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import select
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -78,6 +84,30 @@ def test_tolerance_bounds_what_the_surrogate_answers(trained, events, tolerance)
     assert len(gate(events.momenta[:0])) == 0
 
 
+def test_single_points_take_no_longer_the_more_there_were(events):
+    """Only points that are gated are kept, and no call looks at all that were before."""
+    one, nothing = np.ones(1), np.zeros(1)
+    gate = GatedAmplitude(Told(Prediction(one, nothing, nothing, nothing, one > 0)), exact, 0.1, keep=3)
+    for _ in range(5):
+        gate(events.momenta[:1])
+    assert gate._parts == []
+    with pytest.raises(AmpsureError, match="kept no points"):
+        gate.log  # noqa: B018
+    gate.surrogate.prediction = Prediction(one, one, one, one, one > 0)
+    for _ in range(5):
+        gate(events.momenta[:1])
+    assert len(gate.log) == len(gate._parts) == 3
+    assert gate.counts.gated == 5
+
+
+def test_exact_amplitudes_may_be_tensors_that_carry_gradients(trained, events):
+    def differentiable(momenta):
+        return torch.from_numpy(momenta).requires_grad_()[:, 0, 0] * 2
+
+    points = events.momenta[:3]
+    np.testing.assert_array_equal(GatedAmplitude(trained, differentiable, 0.0)(points), 2 * points[:, 0, 0])
+
+
 @pytest.mark.parametrize("suffix", [".h5", ".npz"])
 def test_gated_points_are_events_to_train_on(trained, events, tmp_path, suffix):
     gate = GatedAmplitude(trained, exact, 0.0, keep=300)
@@ -115,6 +145,9 @@ def test_refusals(trained, events, tmp_path):
         GatedAmplitude(trained, exact, 0.1).log  # noqa: B018
     with pytest.raises(AmpsureError, match="must give 5 numbers"):
         GatedAmplitude(trained, lambda p: 1.0, 0.0)(events.momenta[:5])
+    for values in (1j * np.ones(5), np.array(["one"] * 5), [True] * 5):
+        with pytest.raises(AmpsureError, match="must give real numbers"):
+            GatedAmplitude(trained, lambda p, values=values: values, 0.0)(events.momenta[:5])
     with pytest.raises(AmpsureError, match="must be finite, but it is not for 5 of 5"):
         GatedAmplitude(trained, lambda p: np.full(len(p), np.nan), 0.0)(events.momenta[:5])
     gate = GatedAmplitude(trained, exact, 0.0, keep=5)
@@ -132,7 +165,8 @@ for line in sys.stdin:
     n, legs = map(int, line.split())
     rows = [list(map(float, sys.stdin.readline().split())) for _ in range(n)]
     BEFORE
-    print(ANSWER, sep="\\n", flush=True)
+    sys.stdout.write("\\n".join(map(str, [ANSWER])) + "\\n")  # at once, buffered or not
+    sys.stdout.flush()
     AFTER
 """
 BINARY = """
@@ -189,6 +223,36 @@ def test_program_that_fails_is_met_with_a_sentence(events, command, message):
     assert str(error.value).endswith(".")
     assert "\n" not in str(error.value)
     assert program._process is None  # nothing is left running
+
+
+def test_what_comes_late_is_not_taken_for_the_next_answer(events):
+    late = "time.sleep(0.2); print(5, *[3.0] * 5, sep='\\n', flush=True)"
+    program = ExternalProgram(server("n, *[1.0] * n", before="import time", after=late), timeout=60)
+    np.testing.assert_array_equal(program(events.momenta[:5]), 1.0)
+    select.select([program._process.stdout], [], [], 60)
+    with pytest.raises(AmpsureError, match="more numbers than it was asked for"):
+        program(events.momenta[:5])
+    np.testing.assert_array_equal(program(events.momenta[:5]), 1.0)  # a new one
+    program.close()
+
+
+def test_what_a_program_has_started_ends_with_it(events, tmp_path):
+    """A script around the program proper: both are gone after the time limit."""
+    script = f"import os, subprocess, sys; open({str(tmp_path / 'id')!r}, 'w').write(str(os.getpid()))"
+    inner = f"{script}; import time; time.sleep(60)"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    with pytest.raises(AmpsureError, match="did not answer within 3 s"):
+        ExternalProgram([sys.executable, "-c", outer], timeout=3)(events.momenta[:5])
+    process = int((tmp_path / "id").read_text())
+    for _ in range(100):  # its new parent may take a moment to notice
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    status = Path(f"/proc/{process}/stat")
+    assert status.exists()
+    assert status.read_text().split(") ")[1][0] == "Z"  # ended, though nobody has asked
 
 
 def test_threads_take_turns(trained, events, library):
@@ -251,6 +315,12 @@ def test_shared_libraries(library, trained, events, tmp_path):
         np.testing.assert_allclose(amplitude(events.momenta), s12(events.momenta), rtol=1e-14)
         gate = GatedAmplitude(trained, amplitude, 0.0)
         np.testing.assert_allclose(gate(events.momenta[:7]), s12(events.momenta[:7]), rtol=1e-14)
+    np.testing.assert_array_equal(UmamiLibrary(library)(torch.from_numpy(events.momenta[:7])), s12(events.momenta[:7]))
+    first = UmamiLibrary(library)
+    copies = copy(first), pickle.loads(pickle.dumps(first))
+    del first  # which frees its handle, and only that
+    for again in copies:
+        np.testing.assert_array_equal(again(events.momenta[:7]), s12(events.momenta[:7]))
     with pytest.raises(AmpsureError, match="not for 6 of 7"):
         GatedAmplitude(trained, SharedLibrary(library, "forgetful"), 0.0)(events.momenta[:7])
     with pytest.raises(AmpsureError, match="no function 'other'"):

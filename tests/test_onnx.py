@@ -13,7 +13,7 @@ from scipy import special
 import ampsure
 from ampsure import AmpsureError, Events, fit, register_features
 from ampsure.config import METHODS
-from ampsure.deploy import export_onnx, float64
+from ampsure.deploy import agreement, export_onnx, float64
 from ampsure.deploy.agreement import OUTPUTS, phase_space_points
 from ampsure.deploy.tracing import BATCH, trace
 from ampsure.kinematics import find_invalid
@@ -108,6 +108,21 @@ def test_massive_legs_and_no_symmetry(tmp_path):
     check(fit(events, "heteroscedastic", config=SMALL, epochs=2, seed=1), momenta, tmp_path)
 
 
+def test_points_that_are_no_numbers_stay_alone(trained, events, tmp_path):
+    """Energies too, which no invariant looks at."""
+    momenta = events.momenta[:30].copy()
+    momenta[range(5), range(5), 0] = np.nan
+    momenta[5, 2, 1], momenta[6, 0, 0] = np.inf, -np.inf
+    export_onnx(trained, tmp_path / "a.onnx")
+    *numbers, inside = session(tmp_path / "a.onnx").run(OUTPUTS, {"momenta": momenta})
+    expected = trained.predict(events.momenta[:30])
+    for name, values in zip(OUTPUTS, numbers, strict=False):
+        assert np.isnan(values[:7]).all()
+        np.testing.assert_allclose(values[7:], getattr(expected, name)[7:], rtol=1e-10)
+    assert not inside[:7].any()
+    np.testing.assert_array_equal(inside[7:], expected.in_domain[7:])
+
+
 def test_float32_is_as_good_as_its_rounding(trained, events, tmp_path):
     momenta = events.momenta
     graph = check(trained, momenta, tmp_path, "float32", rtol=1e-5)
@@ -169,6 +184,26 @@ def test_a_graph_that_differs_is_not_written(trained, tmp_path, monkeypatch):
     with pytest.raises(AmpsureError, match="differs from the surrogate's predictions"):
         export_onnx(trained, tmp_path / "a.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_mixtures_may_differ_where_nothing_was_learned_alone(events, momenta):
+    """Modes outside the domain, in a few points; none inside."""
+    surrogate = fit(events, "mixture", config=SMALL, epochs=2, seed=1)
+    inside = np.flatnonzero(surrogate.predict(momenta).in_domain)
+    outside = np.flatnonzero(~surrogate.predict(momenta).in_domain)
+
+    def wrong_at(where):
+        def predict(points):
+            p = surrogate.predict(points)
+            p.amplitude[where[where < len(points)]] *= 1.001
+            return p
+
+        return predict
+
+    agreement.check(wrong_at(outside[1:5]), surrogate, "graph", momenta)
+    for where in (inside[1:2], outside):
+        with pytest.raises(AmpsureError, match="graph differs"):
+            agreement.check(wrong_at(where), surrogate, "graph", momenta)
 
 
 def test_operations_without_a_kernel_are_named(trained, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from ampsure import AmpsureError, fit
 from ampsure.deploy import histogram, member_amplitudes, reweight, save_histogram, surrogate_weights
 from ampsure.evaluation import Observable, observables
 from ampsure.io import lhe
+from ampsure.networks import StackedMLP
 
 CONFIG = {"network": {"hidden": (32, 32)}, "posterior": {"members": 3}}
 
@@ -104,6 +105,7 @@ EVENT<mgrwt>kept</mgrwt>
     [
         ("", ""),
         ("<header>\n<MG5>text &amp; more</MG5>\n</header>\n", ""),
+        ("<header/>\n", ""),
         (
             "<header>\n<initrwgt>\n<weight id='1'>scale</weight>\n</initrwgt>\n</header>\n",
             "<rwgt>\n<wgt id='1'> 2.0 </wgt>\n</rwgt>\n",
@@ -122,8 +124,8 @@ def test_files_of_others_stay_as_they_are(trained, events, tmp_path, header, eve
     reweight(tmp_path / "a.lhe", trained, tmp_path / "b.lhe")
     old, new = text.splitlines(), (tmp_path / "b.lhe").read_text().splitlines()
     rest = iter(new)
-    assert all(line in rest for line in old)  # all of them, in order
-    weights = lhe.named_weights(tmp_path / "b.lhe")
+    assert all(line in rest for line in old if line != "<header/>")  # all of them, in order
+    weights = lhe.named_weights(str(tmp_path / "b.lhe"))
     assert set(NAMES) <= set(weights)
     expected = 2.5 * trained.predict(p[None]).amplitude / events.truth[0]
     np.testing.assert_allclose(weights["surrogate"], expected, rtol=1e-9)
@@ -163,6 +165,11 @@ def test_refusals_leave_nothing(trained, others, tmp_path, run):
     assert code == 0
     assert "surrogate_member_2" in out
     assert "outside the domain" in out
+    with pytest.raises(AmpsureError, match="cannot be read as an LHE file"):
+        lhe.named_weights(str(tmp_path / "cut.lhe"))
+    alone = replace(trained, network=StackedMLP(trained.network.widths[0], 2))
+    with pytest.raises(AmpsureError, match="no members"):
+        surrogate_weights(alone, others, members=True)
     with pytest.raises(AmpsureError, match="'reference' or"):
         surrogate_weights(trained, others, outside="zero")
 
@@ -249,5 +256,16 @@ def test_observables_of_ones_own(trained, others, tmp_path):
     assert len(save_histogram(h, tmp_path / "x")) == 4
     with pytest.raises(AmpsureError, match="increase"):
         histogram(trained, plain, own, edges=np.array([1.0, 0.0]))
+    for edges in ([0.0, np.inf], [0.0, np.nan, 1.0]):
+        with pytest.raises(AmpsureError, match="finite numbers"):
+            histogram(trained, plain, own, edges=np.array(edges))
+    with pytest.raises(AmpsureError, match="400 events need so many values"):
+        histogram(trained, plain, replace(own, values=values[:3]))
+    with pytest.raises(AmpsureError, match="no events"):
+        histogram(trained, plain[:0])
+    with pytest.raises(AmpsureError, match="between these events: none"):
+        histogram(trained, plain[:1])
+    with pytest.raises(AmpsureError, match="add up to zero"):
+        histogram(trained, replace(plain, weights=np.tile([1.0, -1.0], 200)))
     with pytest.raises(AmpsureError, match="amplitude of zero"):
         histogram(trained, replace(plain, truth=np.zeros(400)), own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -92,6 +93,17 @@ def test_prediction_does_not_depend_on_the_batch(trained, events):
     full = trained.predict(events.momenta[:7], members=True, parameters=True)
     assert full.members.shape == (3, 7)
     assert full.parameters.shape == (3, 7, 2)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_predictions_travel_between_processes(kind, trained, events):
+    p = trained.predict(kind(events.momenta[:50]), members=True)
+    again = pickle.loads(pickle.dumps(p))
+    for name in ("amplitude", "sigma_tot", "in_domain", "members"):
+        assert type(getattr(again, name)) is type(getattr(p, name))
+        assert (getattr(again, name) == getattr(p, name)).all()
+    for ends, expected in zip(again.interval(0.9), p.interval(0.9), strict=True):
+        assert (ends == expected).all()
 
 
 def test_points_outside_the_training_are_flagged(trained, events):

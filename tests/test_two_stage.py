@@ -11,6 +11,7 @@ from scipy.stats import chi2, norm
 
 from ampsure import AmpsureError, fit, load
 from ampsure.deploy import TwoStageSummary, adapted_sampler, learned_maximum, two_stage
+from ampsure.deploy.two_stage import _median
 from ampsure.generation import GenerationSummary, get_settings
 from ampsure.generation.phase_space import ChiliSpace, CrossSection
 from ampsure.generation.unweighting import maximum_weight
@@ -27,11 +28,11 @@ class Biased:
     def process(self):
         return self.surrogate.process
 
-    def predict(self, momenta, *, linear=False):
-        p = self.surrogate.predict(momenta, linear=linear)
+    def predict(self, momenta):
+        p = self.surrogate.predict(momenta)
         mass = self.process.final_state_mass(momenta)
         factor = 0.8 + 3.2 / (1 + np.exp((mass - 180) / 30)) * np.exp(-np.abs(pseudorapidity(momenta[:, 4])) / 2)
-        return replace(p, amplitude=factor * p.amplitude)
+        return replace(p, amplitude=factor * p.amplitude, sigma_tot=factor * p.sigma_tot)
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +118,7 @@ def test_unbiased(trained, sampler, reference, biased, options):
 def test_bias_would_be_seen(trained, sampler, reference):
     """The same events without the second stage's exact amplitudes: the test above has the power to notice."""
     bad = Biased(trained)
-    events = two_stage(
-        bad, 6000, exact=lambda p: bad.predict(p, linear=True).amplitude, sampler=sampler, seed=5, maximum=1.0
-    )
+    events = two_stage(bad, 6000, exact=lambda p: _median(bad.predict(p))[0], sampler=sampler, seed=5, maximum=1.0)
     assert min(p_values(events.process, events.momenta, events.weights, reference)) < 1e-6
     assert events.provenance["two_stage"]["second_efficiency"] == 1.0
 
@@ -182,18 +181,30 @@ def test_learned_maximum_is_that_of_drawn_ratios():
     assert excess == pytest.approx(0.01 * np.exp(v / 2), rel=1e-5)
 
 
+def test_median_and_width_follow_from_mean_and_sigma(trained, flat_events):
+    """So that libraries and graphs, which give no more than these, can take the place of the surrogate."""
+    median, width = _median(trained.predict(flat_events.momenta))
+    expected = trained.predict(flat_events.momenta, linear=True)
+    np.testing.assert_allclose(median, expected.amplitude, rtol=1e-12)
+    np.testing.assert_allclose(width, expected.sigma_tot / expected.amplitude, rtol=1e-9)
+
+
 def test_refusals(trained, events):
     with pytest.raises(AmpsureError, match="'measured', 'learned' or a positive number"):
         two_stage(trained, 10, maximum="guessed")
     with pytest.raises(AmpsureError, match="at least one event"):
         two_stage(trained, 0)
+    with pytest.raises(AmpsureError, match="number of events must be an integer"):
+        two_stage(trained, 10.5)
+    with pytest.raises(AmpsureError, match="seed must be an integer"):
+        two_stage(trained, 10, seed=1.5)
     with pytest.raises(AmpsureError, match="needs a parton density"):
         two_stage(trained, 10, density=None)
     unknown = replace(events.process, name="other", exact=None)
     with pytest.raises(AmpsureError, match="No exact amplitude"):
         two_stage(trained, 10, process=unknown)
     negative = Biased(trained)
-    negative.predict = lambda p, linear: replace(trained.predict(p), amplitude=-np.ones(len(p)))
+    negative.predict = lambda p: replace(trained.predict(p), amplitude=-np.ones(len(p)))
     with pytest.raises(AmpsureError, match="positive"):
         two_stage(negative, 10)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +185,18 @@ def test_batches_of_any_size_and_threads_give_the_same_numbers(exported, trained
         np.testing.assert_array_equal(result.sigma_tot, whole.sigma_tot)
     with pytest.raises(InvalidEventsError, match="shape"):
         Library(exported).predict(momenta[:, :4])
+
+
+def test_copies_have_handles_of_their_own(exported, events):
+    momenta, first = events.momenta[:20], Library(exported)
+    expected = first.predict(momenta).amplitude
+    copies = copy(first), pickle.loads(pickle.dumps(first))
+    assert len({first._handle.value, *(again._handle.value for again in copies)}) == 3
+    del first
+    for again in copies:
+        np.testing.assert_array_equal(again.predict(torch.from_numpy(momenta).requires_grad_()).amplitude, expected)
+    with pytest.raises(InvalidEventsError, match="real numbers"):
+        again.predict("momenta")
 
 
 def test_an_export_replaces_another_even_while_that_is_in_use(trained, events, tmp_path):

@@ -15,7 +15,7 @@ from ampsure.likelihoods.base import bounded
 from ampsure.networks import StackedMLP
 from ampsure.preprocessing import Standardization
 
-__all__ = ["Calibration", "VarianceCorrection", "calibration_inputs", "conformal_rank"]
+__all__ = ["Calibration", "VarianceCorrection", "calibration_inputs", "conformal_rank", "conformal_reach"]
 
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
 _SCORES = 4096  # kept for intervals
@@ -52,6 +52,12 @@ def conformal_rank(count: int, level: float) -> int | None:
 def _ranks(count: int) -> NDArray[np.int64]:
     """Which of so many order statistics are kept, counted from zero."""
     return np.unique(np.linspace(0, count - 1, min(count, _SCORES)).astype(np.int64))
+
+
+def conformal_reach(scores: Tensor, count: int, level: float) -> float:
+    """How far the next of `count` scores, some of which are kept, lies with probability `level`, or more."""
+    rank = conformal_rank(count, level)
+    return inf if rank is None else float(scores[np.searchsorted(_ranks(count), rank)])
 
 
 @dataclass(frozen=True)
@@ -104,8 +110,7 @@ class Calibration:
 
     def reach(self, level: float) -> float:
         """How many sigma_tot around the mean hold a share `level` of all events, never less; infinite if unknown."""
-        rank = conformal_rank(self.count, level)
-        return inf if rank is None else float(self.scores[np.searchsorted(_ranks(self.count), rank)])
+        return conformal_reach(self.scores, self.count, level)
 
     def inputs(self, x: Tensor, variance_syst: Tensor, variance_stat: Tensor) -> Tensor:
         """What the networks see: (B, F + 2), or less where that is the same for all events."""

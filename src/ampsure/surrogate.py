@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save
 from scipy.special import ndtri
 from torch import Tensor
 
-from ampsure.calibration import Calibration
+from ampsure.calibration import Calibration, conformal_reach
 from ampsure.config import Config
 from ampsure.errors import AmpsureError, InvalidEventsError
 from ampsure.generation.settings import Cuts
@@ -42,11 +42,34 @@ from ampsure.preprocessing import (
 from ampsure.processes import Process
 from ampsure.training.sigma import ResidualVariance
 
-__all__ = ["Prediction", "Stage", "Surrogate", "load_surrogate"]
+__all__ = ["Intervals", "Prediction", "Stage", "Surrogate", "load_surrogate"]
 
 SCHEMA_VERSION = 3  # 2: stages; 3: their limits, calibration, holes, noise
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CHUNK = 4096  # rows at a time: what stays in the cache
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals of predictions, central in the transformed amplitude: a level -> lower and upper ends, (N,) each.
+
+    Args:
+        centre, sigma: (N,) mean and total sigma of the standardised target.
+        scores, count: of a `Calibration`: pulls of held-out events say how many sigma it takes. Without, pulls are
+            Gaussian.
+    """
+
+    centre: Array
+    sigma: Array
+    target: LogTarget | AsinhTarget
+    scores: Tensor
+    count: int
+
+    def __call__(self, level: float) -> tuple[Array, Array]:
+        reach = conformal_reach(self.scores, self.count, level) if self.count else float(ndtri((1 + level) / 2))
+        ends = (self.target.inverse(torch.as_tensor(self.centre + s * reach * self.sigma)) for s in (-1, 1))
+        low, high = (end if isinstance(self.centre, Tensor) else end.numpy() for end in ends)
+        return low, high
 
 
 @dataclass(frozen=True)
@@ -171,10 +194,6 @@ class Surrogate:
         extra = [tensor.transpose(0, 1) for tensor in joined[7:]]  # members first
         kind = (lambda tensor: tensor) if isinstance(momenta, Tensor) else Tensor.numpy
 
-        def interval(level: float) -> tuple[Array, Array]:
-            half = self._reach(level) * joined[6].sqrt()
-            return kind(self.target.inverse(joined[5] - half)), kind(self.target.inverse(joined[5] + half))
-
         amplitude, sigma_syst, sigma_stat, sigma_tot, in_domain = map(kind, joined[:5])
         return Prediction(
             amplitude,
@@ -184,14 +203,13 @@ class Surrogate:
             in_domain,
             members=kind(extra.pop(0)) if members else None,
             parameters=kind(extra.pop(0)) if parameters else None,
-            interval_of=interval,
+            interval_of=Intervals(kind(joined[5]), kind(joined[6].sqrt()), self.target, *self._scores()),
         )
 
-    def _reach(self, level: float) -> float:
-        """Half the width of an interval, in sigma_tot."""
-        if self.calibration is not None and self.calibration.count:
-            return self.calibration.reach(level)
-        return float(ndtri((1 + level) / 2))
+    def _scores(self) -> tuple[Tensor, int]:
+        """Pulls of held-out events, and of how many they are; none without a calibration."""
+        c = self.calibration
+        return (torch.zeros(0, dtype=torch.float64), 0) if c is None else (c.scores, c.count)
 
     def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Moments of the amplitude, domain flag, standardised mean and total variance (B,), outputs, earlier stages.

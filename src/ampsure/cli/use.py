@@ -142,9 +142,10 @@ def histogram(
     paths = save_histogram(h, output)
     table = Table(title=f"{escape(str(run))}: {escape(h.observable.label)}", show_header=False)
     table.add_row("cross section in the bins", f"{float((h.value * (h.edges[1:] - h.edges[:-1])).sum()):.5g} {h.unit}")
+    filled = h.value != 0
     for label, error in h.errors.items():
-        inside = h.value > 0
-        table.add_row(f"median error, {label}", f"{np.median(error[inside] / h.value[inside]):.2%}")
+        relative = f"{np.median(error[filled] / np.abs(h.value[filled])):.2%}" if filled.any() else "no bin is filled"
+        table.add_row(f"median error, {label}", relative)
     table.add_row("files", escape(", ".join(map(str, paths))))
     console.print(table)
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import selectors
 import shlex
+import signal
 import subprocess
 import threading
 import time
@@ -16,23 +17,32 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Protocol, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ampsure.errors import AmpsureError
 from ampsure.kinematics import Array
 from ampsure.surrogate import Prediction
 
-__all__ = ["ExternalProgram", "Predicts", "SharedLibrary", "UmamiLibrary", "evaluate"]
+__all__ = ["ExternalProgram", "Predicts", "SharedLibrary", "UmamiLibrary", "evaluate", "to_numpy"]
 
 Floats = NDArray[np.float64]
 Exact = Callable[[Floats], Array]
 """Momenta (N, n, 4) -> squared amplitudes (N,)."""
 
 
+_TOO_MUCH = "answered more numbers than it was asked for"
+
+
 class Predicts(Protocol):
     """A `Surrogate`, or whatever predicts as one."""
 
-    def predict(self, momenta: Array, *, linear: bool = False) -> Prediction: ...
+    def predict(self, momenta: Array) -> Prediction: ...
+
+
+def to_numpy(values: Any) -> NDArray[Any]:
+    """An array of whatever was given, tensors of any device among it."""
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
 def evaluate(exact: Exact, momenta: Floats, *, signed: bool = True) -> Floats:
@@ -44,9 +54,11 @@ def evaluate(exact: Exact, momenta: Floats, *, signed: bool = True) -> Floats:
     if not len(momenta):
         return np.zeros(0)
     try:
-        values = np.asarray(exact(momenta), np.float64)
+        values = to_numpy(exact(momenta))
     except (TypeError, OverflowError) as error:
         raise AmpsureError(f"The exact amplitude cannot be evaluated: {error}.") from error
+    if values.dtype.kind not in "fiu":
+        raise AmpsureError(f"The exact amplitude must give real numbers, not {values.dtype}.")
     if values.shape != (len(momenta),):
         raise AmpsureError(f"The exact amplitude must give {len(momenta)} numbers, not an array {values.shape}.")
     bad = ~np.isfinite(values) if signed else ~(np.isfinite(values) & (values >= 0))
@@ -55,7 +67,7 @@ def evaluate(exact: Exact, momenta: Floats, *, signed: bool = True) -> Floats:
         raise AmpsureError(
             f"The exact amplitude must be {kind}, but it is not for {int(bad.sum())} of {len(bad)} points."
         )
-    return values
+    return values.astype(np.float64)
 
 
 class ExternalProgram:
@@ -115,7 +127,8 @@ class ExternalProgram:
         """End the program; the next call starts it again."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            with suppress(ProcessLookupError, PermissionError):  # it may have ended by itself
+                os.killpg(process.pid, signal.SIGKILL)  # what it started, too
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
                     with suppress(OSError):  # bytes it never read
@@ -147,14 +160,16 @@ class ExternalProgram:
 
     def _exchange(self, request: bytes, length: Callable[[bytes], int | None]) -> bytes:
         """Write the request and read the answer, at the same time: either pipe may be full."""
-        process = self._started()
+        running, process = self._process is not None, self._started()
         assert process.stdin is not None
         assert process.stdout is not None
         source, sink = process.stdin.fileno(), process.stdout.fileno()
         asked, answer, deadline = memoryview(request), bytearray(), time.monotonic() + self._timeout
         with selectors.DefaultSelector() as pipes:
-            pipes.register(source, selectors.EVENT_WRITE)
             pipes.register(sink, selectors.EVENT_READ)
+            if running and pipes.select(0):  # what came late of the last answer would be taken for this one
+                raise self._failure(_TOO_MUCH) if os.read(sink, 1) else self._died()
+            pipes.register(source, selectors.EVENT_WRITE)
             while (whole := length(bytes(answer))) is None or len(answer) < whole:
                 ready = pipes.select(deadline - time.monotonic())
                 if time.monotonic() >= deadline:
@@ -173,7 +188,7 @@ class ExternalProgram:
                             pipes.unregister(source)
             extra = len(answer) > whole or any(key.fd == sink and os.read(sink, 1) for key, _ in pipes.select(0))
         if extra:
-            raise self._failure("answered more numbers than it was asked for")
+            raise self._failure(_TOO_MUCH)
         return bytes(answer)
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -181,7 +196,7 @@ class ExternalProgram:
             self._errors = TemporaryFile()  # noqa: SIM115  # lives as long as the program
             pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
             try:
-                self._process = subprocess.Popen(self.command, bufsize=0, **pipe)
+                self._process = subprocess.Popen(self.command, bufsize=0, start_new_session=True, **pipe)
             except OSError as error:
                 reason = os.strerror(error.errno) if error.errno else str(error)
                 raise AmpsureError(f"The program {self.command[0]!r} cannot be started: {reason}.") from error
@@ -257,7 +272,7 @@ class UmamiLibrary:
     """
 
     def __init__(self, path: str | os.PathLike[str], card: str | os.PathLike[str] = "") -> None:
-        library, self._path = _opened(path), Path(path)
+        library, self._path, self._card = _opened(path), Path(path), card
         initialize, self._evaluate, self._free, meta = (
             _symbol(library, path, f"umami_{name}") for name in ("initialize", "matrix_element", "free", "get_meta")
         )
@@ -271,6 +286,7 @@ class UmamiLibrary:
 
     def __call__(self, momenta: Floats) -> Floats:
         """Amplitudes (N,) of momenta (N, n, 4)."""
+        momenta = to_numpy(momenta)
         if momenta.shape[1:] != (self.n_legs, 4):
             raise AmpsureError(f"{self._path.name} takes momenta (N, {self.n_legs}, 4), not {momenta.shape}.")
         n = len(momenta)
@@ -286,6 +302,9 @@ class UmamiLibrary:
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self._free(self._handle)
+
+    def __reduce__(self) -> tuple[type[UmamiLibrary], tuple[Path, str | os.PathLike[str]]]:
+        return UmamiLibrary, (self._path, self._card)  # copies have handles of their own
 
     def _check(self, status: int, what: str) -> None:
         if status:

@@ -7,7 +7,9 @@ from functools import partial
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ampsure._version import versions
@@ -25,12 +27,14 @@ from ampsure.training import Engine, Progress, Training, TrainingData
 
 __all__ = ["distill"]
 
+Floats = NDArray[np.float64]
+
 _SMALLEST = 1e-16  # variance: of a teacher without an uncertainty of that kind
 
 
 def distill(
     teacher: Surrogate,
-    events: Events,
+    events: Events | Floats,
     *,
     config: Mapping[str, Any] | None = None,
     report: Callable[[str, Progress], None] | None = None,
@@ -38,17 +42,20 @@ def distill(
 ) -> Surrogate:
     """One network, or one a stage, that predicts what a surrogate predicts: amplitude, sigma_syst and sigma_stat.
 
-    It learns from the teacher's predictions: the events need no amplitudes of their own, and more of them can be had
-    for nothing. Features, target and domain are the teacher's; what is lost of the mean is added to sigma_syst.
+    It learns from the teacher's predictions: amplitudes of the events are not looked at, so that plain momenta will
+    do, and more of them can be had for nothing. Features, target and domain are the teacher's; what is lost of the mean
+    is added to sigma_syst.
 
     Args:
         teacher: any surrogate.
-        events: whose momenta are learned from, split as for a training.
+        events: whose momenta are learned from, or momenta (N, n, 4); split as for a training.
         config: sections of the teacher's configuration to change, e.g. `{"network": {"hidden": (64, 64)}}`; features,
             likelihood and posterior are given.
         report: called with (stage, Progress) after every epoch.
         training: single settings of the training, e.g. `epochs=50, seed=1`.
     """
+    if not isinstance(events, Events):
+        events = Events(events, teacher.predict(events).amplitude, teacher.process)
     if events.process.n_legs != teacher.process.n_legs:
         raise AmpsureError(f"The events have {events.process.n_legs} legs, the surrogate {teacher.process.n_legs}.")
     if fixed := {"features", "likelihood", "posterior"} & set(config or {}):

@@ -20,7 +20,7 @@ from ampsure.events import Events, guess_process
 from ampsure.kinematics import Array
 from ampsure.processes import Process
 
-from .amplitudes import Exact, Floats, Predicts, evaluate
+from .amplitudes import Exact, Floats, Predicts, evaluate, to_numpy
 
 __all__ = ["GateCounts", "GateLog", "GatedAmplitude"]
 
@@ -112,22 +112,24 @@ class GatedAmplitude:
     keep: int = 0
     counts: GateCounts = field(default_factory=GateCounts, init=False)
     _parts: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+    _room: int = field(init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.tolerance >= 0:
             raise AmpsureError(f"The tolerance of a gate is a relative error, not {self.tolerance}.")
+        self._room = max(self.keep, 0)
 
     def __call__(self, momenta: Array) -> Array:
         """Amplitudes (N,) of momenta (N, n, 4), of the same kind."""
         started = time.perf_counter()
         p = self.surrogate.predict(momenta)
-        amplitude, sigma, inside = (_numpy(values) for values in (p.amplitude, p.sigma_tot, p.in_domain))
+        amplitude, sigma, inside = (to_numpy(values) for values in (p.amplitude, p.sigma_tot, p.in_domain))
         amplitude, inside = amplitude.copy(), inside & np.isfinite(amplitude) & np.isfinite(sigma)
         sure = inside & (sigma <= self.tolerance * np.abs(amplitude))
         between = time.perf_counter()
         gated = np.flatnonzero(~sure)
-        points = _numpy(momenta)[gated]
+        points = to_numpy(momenta)[gated]
         guessed = amplitude[gated]
         amplitude[gated] = evaluate(self.exact, points)
         ended = time.perf_counter()
@@ -138,10 +140,11 @@ class GatedAmplitude:
             c.uncertain += int((inside & ~sure).sum())
             c.surrogate_seconds += between - started
             c.exact_seconds += ended - between if len(gated) else 0.0
-            if room := max(self.keep - sum(len(part["exact"]) for part in self._parts), 0):
+            if self._room and len(gated):
                 found = {"momenta": points, "exact": amplitude[gated], "surrogate": guessed}
                 found |= {"sigma_tot": sigma[gated], "outside": ~inside[gated]}
-                self._parts.append({key: column[:room].copy() for key, column in found.items()})
+                self._parts.append({key: column[: self._room].copy() for key, column in found.items()})
+                self._room -= len(self._parts[-1]["exact"])
         if isinstance(momenta, torch.Tensor):
             return torch.from_numpy(amplitude).to(momenta.device)
         return amplitude
@@ -151,10 +154,6 @@ class GatedAmplitude:
         """What was gated so far, the first `keep` points of it."""
         with self._lock:
             if not self._parts:
-                raise AmpsureError("This gate has kept no points: give keep=NUMBER, and call it.")
+                raise AmpsureError("This gate has kept no points: give keep=NUMBER, and call it until it gates some.")
             columns = {key: np.concatenate([part[key] for part in self._parts]) for key in self._parts[0]}
         return GateLog(**columns)
-
-
-def _numpy(values: Array) -> NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)

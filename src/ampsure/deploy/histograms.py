@@ -84,18 +84,25 @@ def histogram(
         observable: a name as in `ampsure.evaluation.observables`, e.g. "mass" or "pt5", or values of one's own.
         edges: of the bins; by default `bins` of equal width over all but the outermost events.
     """
+    if not len(events):
+        raise AmpsureError("There are no events to fill a histogram with.")
     if isinstance(observable, str):
         known = {o.name: o for o in observables(events)}
         if observable not in known:
-            raise AmpsureError(f"Unknown observable {observable!r}; these events have {', '.join(known)}.")
+            names = ", ".join(known) or "none"
+            raise AmpsureError(f"Unknown observable {observable!r}; those that differ between these events: {names}.")
         observable = known[observable]
+    if observable.values.shape != (len(events),):
+        raise AmpsureError(f"{len(events)} events need so many values, not {observable.values.shape}.")
+    if not events.weights.sum():
+        raise AmpsureError("The weights of the events add up to zero: there is no cross section to share out.")
     if not events.truth.all():
         raise AmpsureError("Some events have an amplitude of zero: their rate is not known.")
     if edges is None:
         edges = bin_edges(observable.values, bins, logarithmic=observable.logarithmic)
     edges = np.asarray(edges, np.float64)
-    if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
-        raise AmpsureError("The edges of bins must be two or more numbers that increase.")
+    if edges.ndim != 1 or len(edges) < 2 or not ((np.diff(edges) > 0).all() and np.isfinite(edges).all()):
+        raise AmpsureError("The edges of bins must be two or more finite numbers that increase.")
     try:
         total, unit = float(events.provenance["generation"]["cross_section"]), "pb"
     except (KeyError, TypeError, ValueError):  # provenance is free in form
@@ -139,19 +146,19 @@ def draw(h: UncertainHistogram) -> Figure:
     low, high = h.value - h.monte_carlo, h.value + h.monte_carlo
     top.stairs(high, h.edges, baseline=low, fill=True, color="0.8", label="Monte Carlo error")
     top.stairs(h.value, h.edges, color="0.15", label="surrogate", zorder=3)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = {name: np.where(h.value > 0, 100 * error / h.value, np.nan) for name, error in h.errors.items()}
+    size = np.where(h.value == 0, np.nan, np.abs(h.value))
+    relative = {name: 100 * error / size for name, error in h.errors.items()}
     looks = (("0.6", "-"), ("#0072B2", ":"), ("#0072B2", "-"), ("#D55E00", "--"))
     for (name, error), (colour, line) in zip(relative.items(), looks, strict=True):
         bottom.stairs(error, h.edges, label=name.removeprefix("surrogate, "), color=colour, linestyle=line)
-    positive = h.value[h.value > 0]
+    filled = h.value[h.value != 0]
     top.set(
         ylabel=f"cross section / ({literal(h.units)})",
-        yscale="log" if len(positive) and positive.max() > 30 * positive.min() else "linear",
+        yscale="log" if len(filled) and filled.max() > 30 * filled.min() > 0 else "linear",
     )
     shown = np.concatenate([error[np.isfinite(error) & (error > 0)] for error in relative.values()])
     reach = (0.5 * shown.min(), 30 * shown.max()) if len(shown) else (0.1, 10)  # room for the legend
-    bottom.set(ylabel="error / %", yscale="log", ylim=reach, xlim=(h.edges[0], h.edges[-1]))
+    bottom.set(ylabel="error / %", ylim=reach, yscale="log", xlim=(h.edges[0], h.edges[-1]))
     bottom.set_xlabel(exponents(literal(h.observable.label)))
     if h.observable.logarithmic:
         bottom.set_xscale("log")

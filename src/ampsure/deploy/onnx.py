@@ -78,7 +78,9 @@ def _model(surrogate: Surrogate, points: NDArray[np.float64], metadata: dict[str
     import onnx
 
     def predict(momenta: Tensor) -> tuple[Tensor, ...]:
-        moments, inside, *_ = surrogate._predict(momenta, linear=False)
+        # not a number where any momentum is none: features may not look at all of them
+        nothing = (0 * momenta).sum((1, 2), keepdim=True)
+        moments, inside, *_ = surrogate._predict(momenta + nothing, linear=False)
         return (*moments, inside)
 
     graph = trace(predict, torch.from_numpy(points), "momenta", OUTPUTS)

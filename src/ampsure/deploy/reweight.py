@@ -54,6 +54,8 @@ def surrogate_weights(
     """
     if outside not in ("reference", "surrogate"):
         raise AmpsureError(f"Events outside the domain keep the 'reference' or get the 'surrogate', not {outside!r}.")
+    if members and surrogate.network.members == 1:
+        raise AmpsureError("The surrogate has one network, so there are no members to give weights for.")
     if not events.truth.all():
         raise AmpsureError("Some events have an amplitude of zero, which cannot be replaced by another one.")
     p = surrogate.predict(events.momenta)

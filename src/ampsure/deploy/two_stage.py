@@ -22,12 +22,12 @@ from ampsure._version import versions
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation import GenerationSummary, get_settings
-from ampsure.generation.generate import TOO_UNEVEN, Report
+from ampsure.generation.generate import TOO_UNEVEN, Report, as_integer
 from ampsure.generation.phase_space import ChiliSpace, CrossSection
 from ampsure.generation.sampler import NOTHING, FlowSampler, Sampler, training_rounds
 from ampsure.generation.unweighting import maximum_weight, unweighting_efficiency
 from ampsure.processes import Process
-from ampsure.surrogate import Surrogate
+from ampsure.surrogate import Prediction
 from ampsure.threads import one_thread
 
 from .amplitudes import Exact, Predicts, evaluate
@@ -112,7 +112,7 @@ def learned_maximum(weights: Floats, log_width: Floats, share: float) -> float:
 
     Args:
         weights: (N,) of points by the surrogate.
-        log_width: (N,) sqrt(v), sigma_tot/A to first order.
+        log_width: (N,) sqrt(v).
         share: of the cross section that may lie above the maximum.
 
     >>> learned_maximum(np.ones(2), np.zeros(2), 0.01)  # x is one everywhere
@@ -135,7 +135,7 @@ def learned_maximum(weights: Floats, log_width: Floats, share: float) -> float:
 
 
 def adapted_sampler(
-    surrogate: Surrogate | Predicts, n: int, *, process: Process | None = None, preset: str = "benchmark",
+    surrogate: Predicts, n: int, *, process: Process | None = None, preset: str = "benchmark",
     seed: int = 1, report: Report | None = None, **overrides: Any,
 ) -> FlowSampler:  # fmt: skip
     """A flow trained on the cross section of the surrogate, for `n` events; no exact amplitude is needed."""
@@ -150,7 +150,7 @@ def adapted_sampler(
 
 
 def two_stage(
-    surrogate: Surrogate | Predicts,
+    surrogate: Predicts,
     n: int,
     *,
     exact: Exact | None = None,
@@ -179,6 +179,7 @@ def two_stage(
     process = process or getattr(surrogate, "process", None)
     if process is None or (exact is None and process.exact is None):
         raise AmpsureError("No exact amplitude is known for the second stage: give exact=..., or register it.")
+    n, seed = as_integer(n, "number of events"), as_integer(seed, "seed")
     if n < 1 or not 0 <= seed < 2**63 or not 0 < overweight < 1:
         raise AmpsureError("Ask for at least one event, a seed of zero or more, and an overweight share in (0, 1).")
     measured = maximum == "measured"
@@ -247,7 +248,7 @@ def two_stage(
 
 
 def _cross_section(
-    surrogate: Surrogate | Predicts, process: Process | None, preset: str, overrides: dict[str, Any]
+    surrogate: Predicts, process: Process | None, preset: str, overrides: dict[str, Any]
 ) -> CrossSection:
     """The cross section with the surrogate's amplitude."""
     process = process or getattr(surrogate, "process", None)
@@ -257,16 +258,24 @@ def _cross_section(
     def predicted(momenta: Floats, **_: Any) -> Floats:
         if not len(momenta):
             return np.zeros(0)
-        # The median: outside the domain the mean of a log-normal explodes with its width, the median hardly moves.
-        amplitude: Floats = np.asarray(surrogate.predict(momenta, linear=True).amplitude, np.float64)
-        if not (np.isfinite(amplitude) & (amplitude > 0)).all():  # such points could never become events
-            raise AmpsureError("Rejection needs a surrogate that is finite and positive everywhere, and it is not.")
-        return amplitude
+        return _median(surrogate.predict(momenta))[0]
 
     settings = get_settings(preset, **overrides)
     if settings.density is None:
         raise AmpsureError("Two-stage unweighting needs a parton density.")
     return CrossSection(replace(process, exact=predicted), settings, ChiliSpace(process, settings))
+
+
+def _median(p: Prediction) -> tuple[Floats, Floats]:
+    """Median of the amplitude and standard deviation of its logarithm, (N,) each, if it is log-normal.
+
+    Outside the domain the mean explodes with the width, the median hardly moves.
+    """
+    mean, sigma = np.asarray(p.amplitude, np.float64), np.asarray(p.sigma_tot, np.float64)
+    if not (np.isfinite(mean) & (mean > 0) & np.isfinite(sigma)).all():  # such points could never become events
+        raise AmpsureError("Rejection needs a surrogate that is finite and positive everywhere, and it is not.")
+    width = np.sqrt(np.log1p(np.square(sigma / mean)))
+    return mean * np.exp(-(width**2) / 2), width
 
 
 @dataclass(frozen=True)
@@ -301,11 +310,11 @@ def _second_maximum(
     left = np.flatnonzero(uniform * w_max < weights)
     over = np.maximum(weights[left] / w_max, 1.0)
     if maximum == "learned":
-        p = surrogate.predict(momenta[left], linear=True)
+        p = surrogate.predict(momenta[left])
         known = np.asarray(p.in_domain)  # elsewhere the uncertainty is no better known than the amplitude
         if not known.any():
             raise AmpsureError("No point lies in the domain of the surrogate: let the second maximum be measured.")
-        x_max = learned_maximum(over[known], np.asarray(p.sigma_tot / p.amplitude)[known], share)
+        x_max = learned_maximum(over[known], _median(p)[1][known], share)
         return x_max, 1 / max(x_max, 1.0), 0
     left, over = left[:_MEASURED], over[:_MEASURED]
     x = evaluate(exact, momenta[left], signed=False) / amplitude[left]

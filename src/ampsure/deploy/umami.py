@@ -31,6 +31,7 @@ from ampsure.preprocessing import AsinhTarget, Standardization
 from ampsure.surrogate import Prediction, Surrogate
 
 from .agreement import check
+from .amplitudes import to_numpy
 
 __all__ = ["LIBRARY", "Library", "export_umami"]
 
@@ -114,7 +115,7 @@ class Library:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        file = Path(path) / LIBRARY if Path(path).is_dir() else Path(path)
+        file = self._path = Path(path) / LIBRARY if Path(path).is_dir() else Path(path)
         try:
             with TemporaryDirectory() as folder:  # the loader knows files by name: a new name finds a file written anew
                 link = Path(folder) / token_hex(8)
@@ -132,9 +133,15 @@ class Library:
         if getattr(self, "_handle", None):
             self._functions.ampsure_destroy(self._handle)
 
+    def __reduce__(self) -> tuple[type[Library], tuple[Path]]:
+        return Library, (self._path,)  # copies have handles of their own
+
     def predict(self, momenta: Array) -> Prediction:
-        """Amplitudes and uncertainties of momenta (N, n, 4), as from `Surrogate.predict`."""
-        given = np.ascontiguousarray(momenta, dtype=np.float64)
+        """Amplitudes and uncertainties of momenta (N, n, 4), as arrays of numpy; see `Surrogate.predict`."""
+        try:
+            given = np.ascontiguousarray(to_numpy(momenta), dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InvalidEventsError("The momenta must be an array of real numbers (N, n, 4).") from error
         if given.ndim != 3 or given.shape[1:] != (self.n_legs, 4):
             raise InvalidEventsError(f"The momenta must have shape (N, {self.n_legs}, 4), not {given.shape}.")
         amplitude, sigma_syst, sigma_stat, sigma_tot = (np.empty(len(given)) for _ in range(4))

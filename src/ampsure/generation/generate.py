@@ -27,7 +27,7 @@ from .sampler import NOTHING, FlatSampler, FlowSampler, Sampler, training_rounds
 from .settings import get_settings
 from .unweighting import maximum_weight, unweighting_efficiency
 
-__all__ = ["GenerationSummary", "generate"]
+__all__ = ["GenerationSummary", "as_integer", "generate"]
 
 TOO_UNEVEN = "The weights are too uneven to unweight: allow a larger overweight share, or take weighted events."
 
@@ -92,7 +92,7 @@ def generate(
     >>> events.momenta.shape
     (50, 5, 4)
     """
-    n, seed = _integer(n, "number of events"), _integer(seed, "seed")
+    n, seed = as_integer(n, "number of events"), as_integer(seed, "seed")
     if n < 1:
         raise AmpsureError(f"The number of events must be positive, not {n}.")
     if not 0 <= seed < 2**63:
@@ -139,7 +139,8 @@ def generate(
     return Events(momenta, amplitude, process, weights=weights, provenance=provenance)
 
 
-def _integer(value: int, name: str) -> int:
+def as_integer(value: int, name: str) -> int:
+    """The value if it is an integer of any kind; `name` says in the error what it is."""
     try:
         return index(value)
     except TypeError as error:

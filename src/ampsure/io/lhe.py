@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -44,6 +45,14 @@ _EXACT = {  # pylhe's own formats keep 9 digits
     "initinfo": "{beamA:6d} {beamB:6d} {energyA: .16e} {energyB: .16e} {PDFgroupA:5d} {PDFgroupB:5d}"
     " {PDFsetA:5d} {PDFsetB:5d} {weightingStrategy:5d} {numProcesses:5d}",
     "procinfo": "{xSection: .16e} {error: .16e} {unitWeight: .16e} {procId:5d}",
+}
+
+
+_DECLARED = {  # where weights are declared, whichever comes first, and what becomes of it
+    b"</initrwgt>": b"%s</initrwgt>",
+    b"</header>": b"<initrwgt>\n%s</initrwgt>\n</header>",
+    b"<header/>": b"<header>\n<initrwgt>\n%s</initrwgt>\n</header>",
+    b"<init>": b"<header>\n<initrwgt>\n%s</initrwgt>\n</header>\n<init>",
 }
 
 
@@ -112,9 +121,9 @@ class WeightGroup(NamedTuple):
         return "\n".join([head, *lines, "</weightgroup>", ""])
 
 
-def named_weights(path: Path) -> dict[str, NDArray[np.float64]]:
+def named_weights(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float64]]:
     """All weights of <rwgt> or <weights> by their id, (N,) each; nan where an event has no such weight."""
-    pylhe = import_pylhe()
+    pylhe, path = import_pylhe(), Path(path)
     with reading(path, "an LHE file"), _open_to_read(path) as file, _warnings_are_errors():
         rows = [event.weights for event in pylhe.LHEFile.frombuffer(file).events]
     names = dict.fromkeys(name for row in rows for name in row)
@@ -143,10 +152,10 @@ def with_weights(source: Path, target: Path, groups: list[WeightGroup], rows: It
     with reading(source, "an LHE file"), _open_to_read(source) as old, _open_to_write(target) as text:
         file: Any = text.buffer  # type: ignore[attr-defined]  # below the text are bytes
         for line in old:
-            if not declared and (place := _place_to_declare(line)):
-                before, after, tags = place
-                line = before + (declaration if tags is None else tags % declaration) + after
-                declared = True
+            if not declared:
+                tag = next((tag for tag in _DECLARED if tag in line), None)
+                declared = tag is not None
+                line = line if tag is None else line.replace(tag, _DECLARED[tag] % declaration, 1)
             begin, end = line.find(b"<event"), line.find(b"</event>")
             inside = inside or (begin >= 0 and (end < 0 or begin < end))
             again = line.rfind(b"<event") > end >= 0  # the next one begins where this one ends
@@ -162,19 +171,6 @@ def with_weights(source: Path, target: Path, groups: list[WeightGroup], rows: It
             file.write(line)
         if next(rest, None) is not None or not added:
             raise AmpsureError(f"{source.name} has fewer events than it seemed to have: write it again.")
-
-
-def _place_to_declare(line: bytes) -> tuple[bytes, bytes, bytes | None] | None:
-    """Where in this line weights can be declared: what is before and after, and what has to be around them."""
-    for tag, around in (
-        (b"</initrwgt>", None),
-        (b"</header>", b"<initrwgt>\n%s</initrwgt>\n"),
-        (b"<init>", b"<header>\n<initrwgt>\n%s</initrwgt>\n</header>\n"),
-    ):
-        before, found, after = line.partition(tag)
-        if found:
-            return before, found + after, around
-    return None
 
 
 def _init(pylhe: Any, events: Events) -> Any:
