@@ -38,7 +38,7 @@ def run(monkeypatch, capsys, tmp_path):
     """Run `ampsure ARGUMENTS` in an empty folder; gives exit code, output, errors."""
     monkeypatch.chdir(tmp_path)
     wide = Console(width=200, force_terminal=False)
-    for module in (cli.common, cli.deploy, cli.events, cli.reports, cli.studies, cli.surrogates, cli.use):
+    for module in (cli.common, cli.deploy, cli.events, cli.grids, cli.reports, cli.studies, cli.surrogates, cli.use):
         monkeypatch.setattr(module, "console", wide)
 
     def run(*arguments):

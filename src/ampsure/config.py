@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from ampsure.likelihoods import get_likelihood
 from ampsure.networks import ACTIVATIONS
 from ampsure.preprocessing import get_features
 
-__all__ = ["DEFAULT_METHOD", "METHODS", "RECIPES", "Config", "resolve"]
+__all__ = ["DEFAULT_METHOD", "METHODS", "RECIPES", "Config", "resolve", "to_toml"]
 
 
 class _Section(BaseModel):
@@ -258,3 +259,21 @@ def _explain(error: ValidationError) -> str:
     close = get_close_matches(last, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}."
     return f"Unknown setting {where!r}{hint}"
+
+
+def to_toml(config: Config) -> str:
+    """A configuration as TOML, which `ampsure train` reads."""
+    lines = []
+    for section, values in config.model_dump(mode="json").items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, float) and value == float("inf"):
+        return "inf"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)  # strings, numbers, booleans and lists are alike in both

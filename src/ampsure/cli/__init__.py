@@ -13,10 +13,10 @@ import ampsure
 from ampsure.errors import AmpsureError
 from ampsure.training.ranks import first_to_fail, processes
 
-from . import deploy, events, reports, studies, surrogates, use
+from . import deploy, events, grids, reports, studies, surrogates, use
 from .common import app
 
-__all__ = ["app", "deploy", "events", "main", "reports", "studies", "surrogates", "use"]
+__all__ = ["app", "deploy", "events", "grids", "main", "reports", "studies", "surrogates", "use"]
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from rich.progress import (
 )
 
 from ampsure._version import versions
+from ampsure.cluster import SPECIFICATIONS, Cluster, connect
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.fitting import Report as TrainingReport
@@ -59,10 +60,30 @@ SignedOption = Annotated[bool, typer.Option("--signed", help="Allow amplitudes t
 
 
 DeviceOption = Annotated[str, typer.Option(help="'cpu', 'cuda' or 'auto'.")]
+ClusterOption = Annotated[
+    str | None, typer.Option(metavar="WHERE", help=f"Compute elsewhere: {SPECIFICATIONS}.", show_default=False)
+]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes to start for --cluster.")]
 
 
 def process_of(name: str | None) -> Process | None:
     return None if name is None else get_process(name)
+
+
+@contextmanager
+def connected(cluster: str | None, workers: int | None) -> Iterator[Cluster | None]:
+    """The cluster of a command line, or None for this process."""
+    if cluster is None:
+        if workers is not None:
+            raise AmpsureError("--workers is for a cluster: say which one (--cluster).")
+        yield None
+        return
+    with connect(cluster, workers, tell) as found:
+        yield found
+
+
+def tell(sentence: str) -> None:
+    console.print(escape(sentence), highlight=False, soft_wrap=True)
 
 
 def parse_settings(assignments: list[str]) -> dict[str, Any]:
@@ -73,17 +94,21 @@ def parse_settings(assignments: list[str]) -> dict[str, Any]:
         *parents, last = name.strip().split(".")
         if not equals or not last or len(parents) > 1:
             raise AmpsureError(f"--set takes NAME=VALUE, e.g. cuts.pt_jet=30, not {assignment!r}.")
-        try:
-            value = json.loads(text)
-        except ValueError:  # not JSON: plain text
-            value = text
-        place = result
+        place, value = result, parse_value(text)
         for parent in parents:
             place = place.setdefault(parent, {})
         if not isinstance(place, dict) or isinstance(place.get(last), dict):
             raise AmpsureError(f"--set gives {[*parents, last][0]!r} twice, in part and as a whole.")
         place[last] = value
     return result
+
+
+def parse_value(text: str) -> Any:
+    """JSON, or plain text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 @contextmanager
@@ -127,8 +152,12 @@ def _bars() -> Iterator[Report]:
 
 
 @contextmanager
-def training_progress() -> Iterator[TrainingReport]:
-    """Losses, learning rate, throughput and remaining time; one line every few seconds where there is no terminal."""
+def training_progress(vanishing: bool = False) -> Iterator[TrainingReport]:
+    """Losses, learning rate, throughput and remaining time; one line every few seconds where there is no terminal.
+
+    Args:
+        vanishing: bars go when they are full, where there would be too many.
+    """
     if not console.is_terminal:
         shown = 0.0
 
@@ -147,7 +176,8 @@ def training_progress() -> Iterator[TrainingReport]:
         def show_bar(stage: str, p: TrainingProgress) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=p.epochs, losses="")
-            bars.update(tasks[stage], completed=p.epoch, losses=_losses(p))
+            visible = not vanishing or p.epoch < p.epochs
+            bars.update(tasks[stage], completed=p.epoch, losses=_losses(p), visible=visible)
 
         yield show_bar
 

@@ -22,11 +22,13 @@ from ampsure.kinematics import pseudorapidity, transverse_momentum
 from ampsure.report import event_overview
 
 from .common import (
+    ClusterOption,
     Invalid,
     InvalidOption,
     ProcessOption,
     SignedOption,
     app,
+    connected,
     console,
     parse_settings,
     print_dropped,
@@ -63,7 +65,10 @@ def generate(
     overweight: Annotated[
         float, typer.Option(help="Share of the cross section in excess of the maximum weight.")
     ] = 1e-3,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; by default all cores.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads, or processes of a cluster; by default all cores.")
+    ] = None,
+    cluster: ClusterOption = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override a setting, e.g. cuts.pt_jet=30.")
     ] = None,
@@ -78,10 +83,11 @@ def generate(
     check_target(output)  # now, not after minutes
     if output.suffix == ".npy":
         raise AmpsureError("A .npy has no room for the weights of generated events: write .h5, .lhe, .lhe.gz or .npz.")
-    with progress() as report:
+    threads, workers = (workers, None) if cluster is None else (None, workers)
+    with progress() as report, connected(cluster, workers) as pool:
         events = ampsure.generate(
                 process, n, preset=preset, seed=seed, sampling=sampling.value, unweight=unweight, overweight=overweight,
-                workers=workers, report=report, **overrides,
+                workers=threads, cluster=pool, report=report, **overrides,
             )  # fmt: skip
     ampsure.save(events, output)
     found = events.provenance["generation"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -13,12 +13,33 @@ from rich.table import Table
 import ampsure
 from ampsure.io import replacing
 from ampsure.report.style import save_figure
-from ampsure.studies import PRESETS, STUDIES, Verdict, cost, get_preset, get_study, run_study, study_events
+from ampsure.studies import (
+    PRESETS,
+    STUDIES,
+    Record,
+    cost,
+    get_preset,
+    get_study,
+    run_studies,
+    run_study,
+    study_events,
+)
 from ampsure.studies.summary import load_records, markdown_report, studies_report
 from ampsure.surrogate import find_device
 from ampsure.training import TrainingInterrupted
 
-from .common import ProcessOption, app, console, process_of, progress, training_progress
+from .common import (
+    ClusterOption,
+    ProcessOption,
+    WorkersOption,
+    app,
+    connected,
+    console,
+    process_of,
+    progress,
+    tell,
+    training_progress,
+)
 
 __all__: list[str] = []
 
@@ -62,6 +83,8 @@ def run(
     output: OutputOption = Path("studies"),
     cache: CacheOption = Path("studies/cache"),
     remeasure: Annotated[bool, typer.Option(help="Measure again what was measured before.")] = False,
+    cluster: ClusterOption = None,
+    workers: WorkersOption = None,
 ) -> None:
     """Run a study: train what is missing, draw its figure, judge its claims. The same command goes on after Ctrl-C.
 
@@ -69,28 +92,32 @@ def run(
     """
     chosen = list(STUDIES.values()) if name == "all" else [get_study(name)]
     size = get_preset(preset)
-    gpu = find_device(device).type == "cuda"
-    if data is None:
-        with progress() as generating:
-            events = study_events(size, cache, generating)
-    else:
-        events = ampsure.load(data, process=process_of(process))
-    for study in chosen:
-        count, seconds = cost(study, size, gpu)
-        if seconds > 60:
-            console.print(f"{study.name}: {count} trainings, about {_duration(seconds)} if none is cached.")
-        started = time.monotonic()
+    gpu = cluster is None and find_device(device).type == "cuda"
+    with connected(cluster, workers) as pool:
+        if data is None:
+            with progress() as generating:
+                events = study_events(size, cache, generating, pool)
+        else:
+            events = ampsure.load(data, process=process_of(process))
+        options: dict[str, Any] = {"device": device, "remeasure": remeasure, "tell": tell}
         try:
-            with training_progress() as report:
-                record = run_study(
-                    study, size, events, output, cache, device=device, remeasure=remeasure, tell=_tell, report=report
-                )
+            if pool is not None:
+                started = time.monotonic()
+                with training_progress(vanishing=True) as report:
+                    for record in run_studies(chosen, size, events, output, cache, pool, report=report, **options):
+                        _print_record(record, output, time.monotonic() - started)
+                return
+            for study in chosen:
+                count, seconds = cost(study, size, gpu)
+                if seconds > 60:
+                    console.print(f"{study.name}: {count} trainings, about {_duration(seconds)} if none is cached.")
+                started = time.monotonic()
+                with training_progress() as report:
+                    record = run_study(study, size, events, output, cache, report=report, **options)
+                _print_record(record, output, time.monotonic() - started)
         except (TrainingInterrupted, KeyboardInterrupt):
             console.print("Interrupted; the same command goes on from there.")
             raise typer.Exit(130) from None
-        _print_verdicts(record.verdicts)
-        where = output / f"{study.name}-{size.name}"
-        console.print(f"{escape(str(where))}.json, .pdf, .png written after {time.monotonic() - started:.0f} s.")
 
 
 @study_app.command("report")
@@ -112,15 +139,13 @@ def report(
         console.print(f"{len(records)} studies: {escape(str(path))}")
 
 
-def _tell(sentence: str) -> None:
-    console.print(escape(sentence), highlight=False, soft_wrap=True)
-
-
-def _print_verdicts(verdicts: list[Verdict]) -> None:
-    for verdict in verdicts:
+def _print_record(record: Record, output: Path, seconds: float) -> None:
+    for verdict in record.verdicts:
         console.print(f"[{_COLOURS[verdict.outcome]}]{verdict.claim} {verdict.outcome}[/] {escape(verdict.text)}")
         for check in verdict.checks:
             console.print(f"    {escape(str(check))}", highlight=False, soft_wrap=True)
+    where = output / f"{record.study}-{record.preset}"
+    console.print(f"{escape(str(where))}.json, .pdf, .png written after {seconds:.0f} s.")
 
 
 def _duration(seconds: float) -> str:

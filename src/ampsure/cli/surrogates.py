@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +18,11 @@ from rich.table import Table
 
 import ampsure
 from ampsure.audit import audit
-from ampsure.config import DEFAULT_METHOD, METHODS, RECIPES, Config, resolve
+from ampsure.config import DEFAULT_METHOD, METHODS, RECIPES, Config, resolve, to_toml
 from ampsure.errors import AmpsureError
 from ampsure.evaluation import Judgement, judge
 from ampsure.fitting import Report, fit
+from ampsure.grids import save_run
 from ampsure.io import check_target, replacing
 from ampsure.io.atomic import check_writable
 from ampsure.surrogate import Surrogate, find_device, load_surrogate
@@ -77,7 +77,7 @@ def train(
     """
     options = [f"data.invalid={invalid.value}"] if invalid is not None else []
     options += ["data.signed=true", "features.target=asinh"] if signed else []
-    config = _config(file, method, recipe, [*options, *(settings or [])], data)
+    config = config_of(file, method, recipe, [*options, *(settings or [])], data)
     if config.data.path is None:
         raise AmpsureError("There are no events to learn from: give --data FILE or data.path in the configuration.")
     if (output / "surrogate.json").exists():
@@ -95,9 +95,7 @@ def train(
         console.print(escape(str(stopped)))
         raise typer.Exit(130) from None
     if ranks.leads:
-        surrogate.save(output)
-        with replacing(output / "config.toml") as temporary:
-            temporary.write_text(to_toml(config))
+        save_run(surrogate, output)
         shutil.rmtree(checkpoint, ignore_errors=True)
     close_ranks()
     console.print(f"Trained in {time.monotonic() - started:.0f} s; the surrogate is in {escape(str(output))}.")
@@ -214,10 +212,10 @@ def show(
 
     Example: `ampsure config show --method repulsive --set training.epochs=50`
     """
-    print(to_toml(_config(file, method, recipe, settings, None)), end="")
+    print(to_toml(config_of(file, method, recipe, settings, None)), end="")
 
 
-def _config(
+def config_of(
     file: Path | None, method: str | None, recipe: str | None, settings: list[str] | None, data: Path | None
 ) -> Config:
     """File, then command line; each may name a method and a recipe."""
@@ -241,24 +239,6 @@ def _config(
     recipe = recipe or named or "accurate"
     given = {"data": {"path": str(data)}} if data is not None else {}
     return resolve(method, recipe, written, parse_settings(settings or []), given)
-
-
-def to_toml(config: Config) -> str:
-    """A configuration as TOML, which `ampsure train` reads."""
-    lines = []
-    for section, values in config.model_dump(mode="json").items():
-        lines.append(f"[{section}]")
-        lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, float) and value == float("inf"):
-        return "inf"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False)  # strings, numbers, booleans and lists are alike in both
 
 
 def evaluation_rows(judgement: Judgement) -> Iterator[tuple[str, str]]:

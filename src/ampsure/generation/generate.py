@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import count
 from math import ceil
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ampsure._version import versions
+from ampsure.cluster import Cluster
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.processes import Process, get_process
@@ -34,6 +36,8 @@ TOO_UNEVEN = "The weights are too uneven to unweight: allow a larger overweight 
 Floats = NDArray[np.float64]
 Report = Callable[[str, float, float], None]
 """Told of progress: stage, done, total."""
+Pool = ThreadPoolExecutor | Cluster
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _BATCH = 20_000
 _PILOT = (20_000, 200_000)  # points, at least and at most
@@ -72,6 +76,7 @@ def generate(
     unweight: bool = True,
     overweight: float = 1e-3,
     workers: int | None = None,
+    cluster: Cluster | None = None,
     report: Report | None = None,
     **overrides: Any,
 ) -> Events:
@@ -80,12 +85,13 @@ def generate(
     Args:
         n: number of events.
         preset: "benchmark" or "lhc"; `overrides` changes single settings of `Settings`, e.g. `energy=13000`.
-        seed: the same seed gives the same events, whatever the number of workers.
+        seed: the same seed gives the same events, whatever the number of workers and wherever they are.
         sampling: "adaptive" (a trained flow), or "rambo" (flat phase space, weighted events).
         unweight: unweight the events; weighted events have weights of mean one.
         overweight: share of the cross section that may lie in the excess weight of overweight events. These events keep
             their excess in `weights`.
         workers: threads; by default all cores.
+        cluster: where to compute amplitudes instead of here, see `ampsure.cluster.connect`.
         report: called with (stage, done, total).
 
     >>> events = generate("gg_yyg", 50, seed=1, sampling="rambo")
@@ -99,6 +105,8 @@ def generate(
         raise AmpsureError(f"The seed must be a non-negative integer below 2^63, not {seed}.")
     if workers is not None and workers < 1:
         raise AmpsureError(f"The number of workers must be positive, not {workers}.")
+    if workers is not None and cluster is not None:
+        raise AmpsureError("On a cluster there are no threads: leave out the number of workers.")
     if sampling not in ("adaptive", "rambo"):
         raise AmpsureError(f"Unknown sampling {sampling!r}; known are 'adaptive' and 'rambo'.")
     if not 0 < overweight < 1:
@@ -119,7 +127,9 @@ def generate(
     started = time.monotonic()
     space = ChiliSpace(process, settings) if sampling == "adaptive" else RamboSpace(process, settings)
     cross_section = CrossSection(process, settings, space)
-    with one_thread(), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+    with ExitStack() as stack:
+        stack.enter_context(one_thread())
+        pool = cluster or stack.enter_context(ThreadPoolExecutor(workers or os.cpu_count() or 1))
         generation = _Generation(cross_section, pool, report or (lambda *_: None), seed, n)
         if sampling == "rambo":
             arrays, found = generation.weighted(FlatSampler(cross_section))
@@ -149,24 +159,48 @@ def as_integer(value: int, name: str) -> int:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Weights (N,) of all points; of the M positive ones momenta, amplitude, weight and a uniform number."""
+    """Weights (N,) of all points; of the M kept ones momenta, amplitude, weight and a uniform number."""
 
     weights: Floats
     momenta: Floats
     amplitude: Floats
-    positive: Floats
+    kept: Floats
     uniform: Floats
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Computes batches by number, each from a random stream of its own, without what unweighting by `floor` rejects."""
+
+    cross_section: CrossSection
+    sampler: Sampler
+    seed: int
+    stream: int
+    size: int
+    floor: float
+
+    def __call__(self, number: int) -> _Batch:
+        rng = np.random.default_rng([self.seed, self.stream, number])
+        points, inverse_density = self.sampler.draw(self.size, rng)
+        weights, momenta, amplitude = self.cross_section(points)
+        weights = weights * inverse_density
+        positive = weights[weights > 0]
+        uniform = rng.random(len(positive))
+        keep = uniform * self.floor < positive
+        return _Batch(weights, momenta[keep], amplitude[keep], positive[keep], uniform[keep])
+
+
+def _weights(cross_section: CrossSection, points: Floats) -> Floats:
+    return cross_section(points)[0]
 
 
 Arrays = tuple[Floats, Floats, Floats]  # momenta, amplitude, weights
 
 
 class _Generation:
-    """Batches are numbered and draw from streams of their own: results depend on the seed, not on the threads."""
+    """Batches are numbered and draw from streams of their own: results depend on the seed, not on who computes."""
 
-    def __init__(
-        self, cross_section: CrossSection, pool: ThreadPoolExecutor, report: Report, seed: int, n_events: int
-    ) -> None:
+    def __init__(self, cross_section: CrossSection, pool: Pool, report: Report, seed: int, n_events: int) -> None:
         self._cross_section, self._pool, self._report = cross_section, pool, report
         self._seed, self._n = seed, n_events
 
@@ -181,26 +215,25 @@ class _Generation:
 
     def _evaluate(self, points: Floats) -> Floats:
         parts = np.array_split(points, max(1, len(points) // 4096))
-        return np.concatenate(list(self._pool.map(lambda part: self._cross_section(part)[0], parts)))
+        cross_section = self._shared(self._cross_section)
+        futures = [self._pool.submit(_weights, cross_section, part) for part in parts]
+        return np.concatenate([future.result() for future in futures])
 
-    def _batches(self, sampler: Sampler, stream: int, size: int) -> Iterator[_Batch]:
+    def _shared(self, function: Function) -> Function:
+        return self._pool.share(function) if isinstance(self._pool, Cluster) else function
+
+    def _batches(
+        self, sampler: Sampler, stream: int, size: int, floor: float = 0.0, numbers: Iterable[int] | None = None
+    ) -> Iterator[_Batch]:
         """Batches in the order of their numbers, computed ahead by the pool."""
-
-        def compute(number: int) -> _Batch:
-            rng = np.random.default_rng([self._seed, stream, number])
-            points, inverse_density = sampler.draw(size, rng)
-            weights, momenta, amplitude = self._cross_section(points)
-            weights = weights * inverse_density
-            positive = weights[weights > 0]
-            return _Batch(weights, momenta, amplitude, positive, rng.random(len(positive)))
-
-        ahead: deque[Future[_Batch]] = deque()
-        number = 0
+        draw = self._shared(_Draw(self._cross_section, sampler, self._seed, stream, size, floor))
+        ahead: deque[Any] = deque()
         try:
-            while True:
-                while len(ahead) < 4:
-                    ahead.append(self._pool.submit(compute, number))
-                    number += 1
+            for number in count() if numbers is None else numbers:
+                ahead.append(self._pool.submit(draw, number))
+                if len(ahead) >= (2 * self._pool.slots if isinstance(self._pool, Cluster) else 4):
+                    yield ahead.popleft().result()
+            while ahead:
                 yield ahead.popleft().result()
         finally:
             for future in ahead:
@@ -211,8 +244,8 @@ class _Generation:
         tally, parts, found = _Tally(), [], 0
         for batch in self._batches(sampler, stream=2, size=min(_BATCH, max(2000, 2 * self._n))):
             tally.add(batch.weights)
-            parts.append((batch.momenta, batch.amplitude, batch.positive))
-            found += len(batch.positive)
+            parts.append((batch.momenta, batch.amplitude, batch.kept))
+            found += len(batch.kept)
             self._report("generating weighted events", min(found, self._n), self._n)
             if found >= self._n:
                 break
@@ -234,7 +267,8 @@ class _Generation:
         size = min(_BATCH, max(2000, 5 * self._n))
         started = time.monotonic()
         points = min(max(5 * self._n, _PILOT[0]), _PILOT[1])
-        pilot = np.concatenate([b.weights for b in islice(self._batches(sampler, 3, size), ceil(points / size))])
+        batches = self._batches(sampler, stream=3, size=size, numbers=range(ceil(points / size)))
+        pilot = np.concatenate([batch.weights for batch in batches])
         if not pilot.any():
             raise AmpsureError(NOTHING)
         floor = maximum_weight(pilot, share * pilot.sum()) / 3
@@ -246,11 +280,10 @@ class _Generation:
 
         # Whether to go on is asked only after a planned number of batches: asking after each would favour lucky ends.
         tally, large, kept, most = _Tally(), [], [], 100 * planned
-        for number, batch in enumerate(self._batches(sampler, 2, size), start=1):
+        for number, batch in enumerate(self._batches(sampler, 2, size, floor), start=1):
             tally.add(batch.weights)
-            large.append(batch.positive[batch.positive > floor])
-            keep = batch.uniform * floor < batch.positive
-            kept.append([a[keep] for a in (batch.momenta, batch.amplitude, batch.positive, batch.uniform)])
+            large.append(batch.weights[batch.weights > floor])
+            kept.append((batch.momenta, batch.amplitude, batch.kept, batch.uniform))
             self._report(stage, self._n * number / planned, self._n)
             if number < planned:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import factorial, log, pi, prod
 from typing import Any, Protocol
 
@@ -135,6 +136,10 @@ class CrossSection:
             q = settings.factorization_scale
             self._densities = [get_density(settings.density, i, q) for i in process.pdg_ids[:2]]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again in another process: what madspace has compiled does not travel."""
+        return _cross_section, (self.process, self.settings, type(self.space))
+
     def __call__(self, random: Floats) -> tuple[Floats, Floats, Floats]:
         momenta, phase_space = self.space(random)
         x = momenta[:, :2, 0] * (2 / self.settings.energy)
@@ -165,3 +170,9 @@ class CrossSection:
             name = self.process.name
             raise AmpsureError(f"The amplitude of {name!r} must give one finite, non-negative number for every event.")
         return amplitude
+
+
+def _cross_section(
+    process: Process, settings: Settings, space: Callable[[Process, Settings], PhaseSpace]
+) -> CrossSection:
+    return CrossSection(process, settings, space(process, settings))

@@ -8,6 +8,7 @@ out first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,6 +88,11 @@ class FlowSampler:
         self._inverse = madspace.torch.FunctionModule(flow.inverse_function(), context)
         self._parameters = [p for p in self._inverse.parameters() if p.requires_grad]  # shared with the context
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again in another process, where it takes over the weights of the flow."""
+        weights = [p.detach().numpy() for p in self._parameters]
+        return _sampler, (self._cross_section, self._seed, self._rounding, weights)
+
     def _is_symmetric(self, where: slice) -> bool:
         """Whether the cross section is unchanged by the reflection of these random numbers."""
         random = np.random.default_rng(0).random((256, self._dimension))
@@ -157,6 +163,12 @@ class FlowSampler:
         with torch.no_grad():
             for parameter, value in zip(self._parameters, values, strict=True):
                 parameter.copy_(value)
+
+
+def _sampler(cross_section: CrossSection, seed: int, rounding: float, weights: list[Floats]) -> FlowSampler:
+    sampler = FlowSampler(cross_section, seed, rounding)
+    sampler._load([torch.from_numpy(values.copy()) for values in weights])
+    return sampler
 
 
 Sampler = FlatSampler | FlowSampler

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from secrets import token_hex
 
 from ampsure.errors import AmpsureError
 
-__all__ = ["check_writable", "make_folder", "replacing"]
+__all__ = ["check_writable", "locked", "make_folder", "replacing"]
 
 
 @contextmanager
@@ -37,6 +38,19 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise AmpsureError(f"{path} cannot be written ({reason}): free some space or choose another folder.") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(*paths: Path) -> Iterator[None]:
+    """Only one process at a time is in the block for any of the paths; it need not be here, nor end well.
+
+    The file system has to know locks, as local ones and NFS do. That of `path` is the file `path.lock`, which stays.
+    """
+    with ExitStack() as stack:
+        for path in sorted(paths):  # all in the same order, so that none wait for each other
+            file = stack.enter_context(open(path.with_name(f"{path.name}.lock"), "w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def make_folder(path: Path) -> Path:

@@ -29,7 +29,7 @@ from . import (
     true_amplitudes,
 )
 from .presets import PRESETS, Preset
-from .runner import Record, cost, load_record, run_study, study_events
+from .runner import Record, cost, load_record, run_studies, run_study, study_events
 from .study import Case, Check, Claim, Estimate, Results, Study, Verdict
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "get_preset",
     "get_study",
     "load_record",
+    "run_studies",
     "run_study",
     "study_events",
 ]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import ampsure
 from ampsure._version import versions
+from ampsure.cluster import Cluster
 from ampsure.config import Config
 from ampsure.disturbances import disturb
 from ampsure.errors import AmpsureError
@@ -23,20 +24,21 @@ from ampsure.evaluation import as_json
 from ampsure.events import Events
 from ampsure.fitting import Report, alike, fit_many, fleets
 from ampsure.generation.generate import Report as GenerationReport
-from ampsure.io import checksum, make_folder, replacing
+from ampsure.io import checksum, locked, make_folder, replacing
 from ampsure.processes import get_process
 from ampsure.report.style import save_figure
-from ampsure.surrogate import find_device, load_surrogate
+from ampsure.surrogate import Surrogate, find_device, load_surrogate
 from ampsure.training import Progress
 
 from .presets import Preset
 from .study import Case, Results, Study, Verdict
 
-__all__ = ["Record", "cost", "load_record", "run_study", "study_events"]
+__all__ = ["Record", "cost", "load_record", "run_studies", "run_study", "study_events"]
 
 SCHEMA_VERSION = 1
 
 Tell = Callable[[str], None]
+Measure = Callable[[Surrogate, Events, Case], dict[str, Any]]
 
 
 @dataclass
@@ -50,13 +52,15 @@ class Record:
     provenance: dict[str, Any]
 
 
-def study_events(preset: Preset, cache: Path, report: GenerationReport | None = None) -> Events:
+def study_events(
+    preset: Preset, cache: Path, report: GenerationReport | None = None, cluster: Cluster | None = None
+) -> Events:
     """The data of all studies at a preset, generated once."""
-    path = cache / f"events-{preset.events}.h5"
-    if not path.exists():
-        make_folder(cache)
-        events = ampsure.generate("gg_yyg", preset.events, preset="benchmark", seed=1, report=report)
-        ampsure.save(events, path)
+    path = make_folder(cache) / f"events-{preset.events}.h5"
+    with locked(path):
+        if not path.exists():
+            generated = ampsure.generate("gg_yyg", preset.events, seed=1, cluster=cluster, report=report)
+            ampsure.save(generated, path)
     return ampsure.load(path)
 
 
@@ -81,91 +85,188 @@ def run_study(
         remeasure: measure again what was measured before.
         tell: called with a sentence before each fleet of trainings.
     """
-    if events.process != get_process("gg_yyg"):
-        given = f"not {events.process.name!r}: give its events, or say --process gg_yyg if they are"
-        raise AmpsureError(f"The studies are about the process gg_yyg, {given}.")
-    make_folder(output)
-    cases, data_key = study.grid(preset), checksum(events)
-    path = output / f"{study.name}-{preset.name}.json"
-    known = {} if remeasure else _measured(path)
-    keys = [_key(case, data_key) for case in cases]
-    missing = {key: case for case, key in zip(cases, keys, strict=True) if key not in known}
-    for group in _train(missing, events, cache, device, tell, report):
-        measure = partial(_measure, study, missing, events=events, cache=cache, device=device)
-        workers = 8 if find_device(device).type == "cuda" else 1  # a GPU leaves the cores idle
+    run = _Run(study, preset, events, output, remeasure)
+    workers = 8 if find_device(device).type == "cuda" else 1  # a GPU leaves the cores idle
+
+    def measure(group: dict[str, Case]) -> None:
+        one = partial(_measure, study.measure, events=events, cache=cache, device=device)
         with ThreadPoolExecutor(workers) as pool:
-            known.update(zip(group, pool.map(measure, group), strict=True))
-        measured = [case for case in zip(cases, keys, strict=True) if case[1] in known]
-        _write(path, study, preset, _results(measured, known), [], data_key)  # what is measured stays measured
-    results = _results(zip(cases, keys, strict=True), known)
-    results.data = {} if study.measure_data is None else as_json(study.measure_data(events))
-    verdicts = [claim.judge(results) for claim in study.claims]
-    _write(path, study, preset, results, verdicts, data_key)
-    save_figure(study.figure(results), output / f"{study.name}-{preset.name}")
-    record = load_record(study, path)
-    assert record is not None
-    return record
+            run.keep(dict(zip(group, pool.map(one, group, group.values()), strict=True)))
+
+    if there := {key: case for key, case in run.missing.items() if _is_trained(key, cache)}:
+        measure(there)
+    groups = _fleets({key: case for key, case in run.missing.items() if key not in there}, events, device)
+    for number, fleet in enumerate(groups, start=1):
+        tell(f"fleet {number} of {len(groups)}: {_size(fleet)}; first: {_words(next(iter(fleet.values())))}")
+        _train(fleet, events, cache, device, report and _Leader(report, f"fleet {number}"))
+        measure(fleet)
+    return run.finish()
 
 
-def _results(cases: Iterable[tuple[Case, str]], known: dict[str, dict[str, Any]]) -> Results:
-    return Results([{**known[key], "key": key, "labels": case.labels} for case, key in cases])
+def run_studies(
+    studies: Iterable[Study],
+    preset: Preset,
+    events: Events,
+    output: Path,
+    cache: Path,
+    cluster: Cluster,
+    *,
+    device: str = "auto",
+    remeasure: bool = False,
+    tell: Tell = lambda _: None,
+    report: Report | None = None,
+) -> Iterator[Record]:
+    """Run studies at once on a cluster, as `run_study` does one by one; gives records as studies end.
+
+    The fleets are those of one process without a GPU, so that the results are, too. All workers see the cache, through
+    which events and surrogates travel: a fleet that loses its worker goes on from the last state saved there.
+    """
+    cache, told = cache.resolve(), None if report is None else cluster.calling(report)
+    data = make_folder(cache) / f"data-{checksum(events)[:20]}.h5"
+    if not data.exists():
+        ampsure.save(events, data)
+    trained: dict[str, Any] = {}  # futures, by key
+    measured: dict[Any, tuple[_Run, str]] = {}
+    for study in studies:
+        run = _Run(study, preset, events, output, remeasure)
+        new = {k: case for k, case in run.missing.items() if k not in trained and not _is_trained(k, cache)}
+        for number, fleet in enumerate(_fleets(new, events, "cpu"), start=1):
+            tell(f"{study.name}, fleet {number}: {_size(fleet)}")
+            name = told and _Leader(told, f"{study.name}, fleet {number}")
+            trained |= dict.fromkeys(fleet, cluster.submit(_train_there, fleet, data, cache, device, name))
+        for key, case in run.missing.items():
+            waiting = cluster.submit(_measure_there, study.measure, key, case, data, cache, device, trained.get(key))
+            measured[waiting] = run, key
+        if not run.missing:
+            yield run.finish()
+    for future in cluster.completed(list(measured)):
+        run, key = measured.pop(future)
+        run.keep({key: future.result()})
+        if not run.missing:
+            yield run.finish()
+
+
+class _Run:
+    """A study at work: what is measured stays measured."""
+
+    def __init__(self, study: Study, preset: Preset, events: Events, output: Path, remeasure: bool) -> None:
+        if events.process != get_process("gg_yyg"):
+            given = f"not {events.process.name!r}: give its events, or say --process gg_yyg if they are"
+            raise AmpsureError(f"The studies are about the process gg_yyg, {given}.")
+        self._study, self._preset, self._events, self._output = study, preset, events, make_folder(output)
+        self._path = output / f"{study.name}-{preset.name}.json"
+        self._data_key, cases = checksum(events), study.grid(preset)
+        self._cases = [(case, _key(case, self._data_key)) for case in cases]
+        self._known = {} if remeasure else _measured(self._path)
+        self.missing = {key: case for case, key in self._cases if key not in self._known}
+
+    def keep(self, measured: dict[str, dict[str, Any]]) -> None:
+        """Measurements by key."""
+        self._known |= measured
+        self.missing = {key: case for key, case in self.missing.items() if key not in measured}
+        self._write(self._results(), [])
+
+    def finish(self) -> Record:
+        results = self._results()
+        results.data = {} if self._study.measure_data is None else as_json(self._study.measure_data(self._events))
+        self._write(results, [claim.judge(results) for claim in self._study.claims])
+        save_figure(self._study.figure(results), self._output / f"{self._study.name}-{self._preset.name}")
+        record = load_record(self._study, self._path)
+        assert record is not None
+        return record
+
+    def _results(self) -> Results:
+        found = [(case, key) for case, key in self._cases if key in self._known]
+        return Results([{**self._known[key], "key": key, "labels": case.labels} for case, key in found])
+
+    def _write(self, results: Results, verdicts: list[Verdict]) -> None:
+        _write(self._path, self._study, self._preset, results, verdicts, self._data_key)
+
+
+def _is_trained(key: str, cache: Path) -> bool:
+    return (cache / "trainings" / key / "surrogate.json").exists()
+
+
+def _fleets(cases: dict[str, Case], events: Events, device: str) -> list[dict[str, Case]]:
+    """Cases that are trained at once."""
+    keys = list(cases)
+    groups = fleets([(events, _on(case.config, device)) for case in cases.values()])
+    return [{keys[job]: cases[keys[job]] for job in group} for group in groups]
+
+
+def _size(fleet: dict[str, Case]) -> str:
+    members = sum(case.config.posterior.members for case in fleet.values())
+    return f"{len(fleet)} trainings, {members} networks at once"
 
 
 def _train(
-    missing: dict[str, Case], events: Events, cache: Path, device: str, tell: Tell, report: Report | None
-) -> Iterator[list[str]]:
-    """Trains what is not in the cache, alike trainings at once; gives keys of surrogates that are there."""
+    fleet: dict[str, Case],
+    events: Events,
+    cache: Path,
+    device: str,
+    report: Callable[[int, str, Progress], None] | None,
+) -> None:
+    """Trains alike cases at once and puts them into the cache, but for those that another process has put there."""
     folder = cache / "trainings"
-    there = [key for key in missing if (folder / key / "surrogate.json").exists()]
-    if there:
-        yield there
-    keys = [key for key in missing if key not in there]
-    configs = [_on(missing[key].config, device) for key in keys]
-    groups = list(fleets([(events, config) for config in configs]))
-    for number, group in enumerate(groups, start=1):
-        members = sum(configs[job].posterior.members for job in group)
-        count = f"{len(group)} trainings, {members} networks at once"
-        tell(f"fleet {number} of {len(groups)}: {count}; first: {_words(missing[keys[group[0]]])}")
-        checkpoint = folder / f"fleet-{sha256(''.join(keys[job] for job in group).encode()).hexdigest()[:20]}"
-        leader = None if report is None else _leader(report, f"fleet {number}")
+    locks = make_folder(folder / "locks")
+    with locked(*(locks / key for key in fleet)):
+        checkpoint = folder / f"fleet-{sha256(''.join(fleet).encode()).hexdigest()[:20]}"
+        if not checkpoint.exists():  # otherwise this fleet was interrupted, and goes on as it is
+            fleet = {key: case for key, case in fleet.items() if not _is_trained(key, cache)}
+        if not fleet:
+            return
         started = time.monotonic()
-        disturbances = [missing[keys[job]].disturbances for job in group]
-        seen = {d: disturb(events, d) for d in disturbances}  # shared by all that see the same
-        jobs = [(seen[d], configs[job]) for d, job in zip(disturbances, group, strict=True)]
-        trained = fit_many(jobs, checkpoint=checkpoint, report=leader)
-        seconds = (time.monotonic() - started) / len(group)
-        for job, surrogate in zip(group, trained, strict=True):
+        seen = {case.disturbances: disturb(events, case.disturbances) for case in fleet.values()}
+        jobs = [(seen[case.disturbances], _on(case.config, device)) for case in fleet.values()]
+        trained = fit_many(jobs, checkpoint=checkpoint, report=report)
+        seconds = (time.monotonic() - started) / len(fleet)
+        for key, surrogate in zip(fleet, trained, strict=True):
             surrogate.provenance["seconds"] = round(seconds, 2)
-            surrogate.provenance["fleet"] = len(group)
-            surrogate.save(folder / keys[job])
+            surrogate.provenance["fleet"] = len(fleet)
+            surrogate.save(folder / key)
         rmtree(checkpoint, ignore_errors=True)
-        yield [keys[job] for job in group]
 
 
-def _leader(report: Report, fleet: str) -> Callable[[int, str, Progress], None]:
+@lru_cache(maxsize=1)
+def _loaded(data: Path) -> Events:
+    """Events under a name that says what is in the file."""
+    return ampsure.load(data)
+
+
+def _train_there(fleet: dict[str, Case], data: Path, cache: Path, device: str, report: Any) -> None:
+    _train(fleet, _loaded(data), cache, device, report)
+
+
+def _measure_there(
+    measure: Measure, key: str, case: Case, data: Path, cache: Path, device: str, trained: None
+) -> dict[str, Any]:
+    """In a task that depends on the one which trains."""
+    return _measure(measure, key, case, events=_loaded(data), cache=cache, device=device)
+
+
+@dataclass(frozen=True)
+class _Leader:
     """Tells of the first training of a fleet, since all of them advance together."""
 
-    def told(job: int, stage: str, progress: Progress) -> None:
-        if job == 0:
-            report(f"{fleet}: {stage}", progress)
+    report: Report
+    fleet: str
 
-    return told
+    def __call__(self, job: int, stage: str, progress: Progress) -> None:
+        if job == 0:
+            self.report(f"{self.fleet}: {stage}", progress)
 
 
 def _on(config: Config, device: str) -> Config:
     return config.model_copy(update={"training": config.training.model_copy(update={"device": device})})
 
 
-def _measure(
-    study: Study, cases: dict[str, Case], key: str, *, events: Events, cache: Path, device: str
-) -> dict[str, Any]:
-    case = cases[key]
+def _measure(measure: Measure, key: str, case: Case, *, events: Events, cache: Path, device: str) -> dict[str, Any]:
     surrogate = load_surrogate(cache / "trainings" / key, device)
     seen = disturb(events, case.disturbances)
     last = seen.split_indices(case.config.training.seed, case.config.data.fractions)[2]
     test = seen[last[-round(case.test_share * len(events)) :]]
     return {
-        "measured": as_json(study.measure(surrogate, test, case)),
+        "measured": as_json(measure(surrogate, test, case)),
         "trained": {
             "epochs": case.config.training.epochs,
             "hidden": case.config.network.hidden,

@@ -1,0 +1,272 @@
+"""Clusters: the same results as on one process, whatever happens to the workers, and one sentence without any."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import dask
+import numpy as np
+import pytest
+
+import ampsure
+from ampsure import AmpsureError, cluster, grids
+from ampsure.io import locked
+from ampsure.studies import PRESETS, get_study, run_studies, run_study
+from ampsure.threads import one_thread
+
+pytestmark = pytest.mark.xdist_group("cluster")  # they share two workers
+
+PRESET = replace(PRESETS["smoke"], epochs=2, runs=1)
+SBATCH = """#!/bin/sh
+test "$REFUSE" && { echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1; }
+cp "$1" "$JOBS/job-$$.sh"
+setsid sh "$JOBS/job-$$.sh" >"$JOBS/job-$$.log" 2>&1 &
+echo "Submitted batch job $!"
+"""
+SCANCEL = """#!/bin/sh
+kill -- -$1
+"""
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with cluster.connect("local", 2) as found:
+        yield found
+
+
+def kill_one(workers):
+    """The death of a process, as the kernel brings it when memory is short."""
+    os.kill(min(workers._client.run(os.getpid).values()), signal.SIGKILL)
+
+
+class Once:
+    """Kills a worker when it is first called with a stage of this name."""
+
+    def __init__(self, workers, stage):
+        self.workers, self.stage, self.done = workers, stage, threading.Event()
+
+    def __call__(self, stage, *_):
+        if self.stage in stage and not self.done.is_set():
+            self.done.set()
+            threading.Thread(target=kill_one, args=(self.workers,)).start()  # reports come from the client's loop
+
+
+def test_generation_survives_a_lost_worker_to_the_bit(workers, events):
+    killer = Once(workers, "unweighting")
+    there = ampsure.generate("gg_yyg", 2000, seed=3, cluster=workers, report=killer)
+    assert killer.done.is_set()
+    for column in ("momenta", "amplitude", "weights"):
+        np.testing.assert_array_equal(getattr(there, column), getattr(events, column))
+    found, expected = (e.provenance["generation"] for e in (there, events))
+    assert {**found, "seconds": 0} == {**expected, "seconds": 0}
+
+
+def test_flat_generation_of_a_process_of_ones_own(workers):
+    own = ampsure.Process("own", (21, 21, 22, 22, 22), (0,) * 5, exact=lambda p: p[:, 2, 0] * 1e-6)
+    here, there = (ampsure.generate(own, 500, sampling="rambo", cluster=c) for c in (None, workers))
+    np.testing.assert_array_equal(here.momenta, there.momenta)
+
+
+def test_studies_survive_a_lost_worker_to_the_bit(workers, events, tmp_path):
+    """Two studies that share trainings: each of these is trained once, and the numbers are those of one process."""
+    studies = [get_study(name) for name in ("gap-accuracy", "gap-spectrum", "true-amplitudes")]
+    few, a, b = events[:1000], tmp_path / "a", tmp_path / "b"
+    with one_thread():
+        here = {study.name: run_study(study, PRESET, few, a, a) for study in studies}
+    killer, told = Once(workers, "members"), []
+    ran = run_studies(studies, PRESET, few, b, b, workers, tell=told.append, report=killer)
+    there = {record.study: record for record in ran}
+    assert killer.done.is_set()
+    assert set(there) == set(here)
+    for name, record in here.items():
+        assert [c["measured"] for c in there[name].results.cases] == [c["measured"] for c in record.results.cases]
+        assert [v.outcome for v in there[name].verdicts] == [v.outcome for v in record.verdicts]
+    keys = {case["key"] for record in here.values() for case in record.results.cases}
+    assert sum(int(words.split(": ")[1].split()[0]) for words in told) == len(keys)
+    for key in keys:
+        weights = [(folder / "trainings" / key / "weights.safetensors").read_bytes() for folder in (a, b)]
+        assert weights[0] == weights[1]
+    told.clear()
+    assert len(list(run_studies(studies, PRESET, few, b, b, workers, tell=told.append))) == 3
+    assert not told
+
+
+def test_grids_are_the_same_anywhere_and_not_repeated(workers, events, run, tmp_path, monkeypatch):
+    ampsure.save(events[:1000], tmp_path / "events.h5")
+    vary = ("--vary", "training.learning_rate=1e-3,1e-2", "--vary", "network.hidden=[16],[8,8]")
+    smaller = ("--set", "training.epochs=2", "--set", "training.device=cpu")
+    command = ("grid", "--data", "events.h5", "--method", "repulsive", *vary, *smaller)
+    with one_thread():
+        code, out, _ = run(*command, "-o", "here")
+    assert code == 0
+    assert "4 of 4" in out
+    table = json.loads((tmp_path / "here/grid.json").read_text())["runs"]
+    means = [entry["validation"]["mean"] for entry in table]
+    assert means == sorted(means)
+    best = ampsure.load_surrogate(tmp_path / "here" / table[0]["name"])
+    validation = events[:1000].split(0)[1]
+    deviation = best.predict(validation.momenta).amplitude / validation.amplitude - 1
+    assert np.abs(deviation).mean() == pytest.approx(means[0], rel=1e-9)
+
+    address = workers._client.scheduler.address
+    assert run(*command, "-o", "there", "--cluster", address)[0] == 0
+    assert json.loads((tmp_path / "there/grid.json").read_text())["runs"] == table
+
+    monkeypatch.setattr(grids, "fit", lambda *_, **__: pytest.fail("trained again"))
+    code, out, _ = run(*command, "-o", "here", "--by", "nll")
+    assert code == 0
+    ranks = [entry["validation"]["nll"] for entry in json.loads((tmp_path / "here/grid.json").read_text())["runs"]]
+    assert ranks == sorted(ranks)
+    code, _, errors = run(*command, "--set", "training.epochs=3", "-o", "here")
+    assert code == 2
+    assert "other settings" in errors
+    assert run("evaluate", f"here/{table[0]['name']}")[0] == 0
+    with one_thread():
+        alone = ampsure.fit(events[:1000], config=best.config)
+    np.testing.assert_array_equal(*(one.predict(validation.momenta).amplitude for one in (alone, best)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--vary", "training.epochs"), "NAME=VALUE,VALUE"),
+        (("--vary", "epochs=1,2"), "NAME=VALUE,VALUE"),
+        (("--vary", "training.epochs=1,1"), "twice"),
+        (("--vary", "training.epochs=1", "--vary", "training.epochs=2"), "twice"),
+        (("--vary", "training.epoch=1,2"), "did you mean 'epochs'"),
+        (("--vary", "training.epochs=1,2", "--workers", 2), "--cluster"),
+        (("--vary", "training.epochs=1,2", "--cluster", "moon"), "no cluster 'moon'"),
+    ],
+)
+def test_bad_grids(run, events, tmp_path, arguments, words):
+    ampsure.save(events[:100], tmp_path / "events.h5")
+    code, _, errors = run("grid", "--data", "events.h5", *arguments, "-o", "out")
+    assert code == 2
+    assert words in errors
+
+
+def test_no_cluster_is_one_sentence(run, monkeypatch):
+    monkeypatch.setattr(cluster, "_SECONDS", 0.5)
+    command = ("generate", "gg_yyg", "-n", 10, "-o", "a.h5", "--cluster")
+    for where, words in (
+        ("tcp://127.0.0.1:9", "No scheduler of Dask answers at tcp://127.0.0.1:9"),
+        ("tcp://127.0.0.1", "No scheduler"),
+        ("http://127.0.0.1:9", "No scheduler"),
+        ("slurm", "how many workers"),
+    ):
+        code, _, errors = run(*command, where)
+        assert code == 2
+        assert words in errors
+    code, _, errors = run(*command, "tcp://127.0.0.1:9", "--workers", 3)
+    assert code == 2
+    assert "leave out" in errors
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, _, errors = run(*command, "slurm", "--workers", 2)
+    assert code == 2
+    assert "no command sbatch" in errors
+
+
+def test_missing_packages_are_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(AmpsureError, match=r"pip install 'ampsure\[dask\]'"), cluster.connect("local"):
+        pass
+
+
+def die(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_task_that_kills_its_workers_is_given_up():
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        pytest.raises(AmpsureError, match="died again and again"),
+        cluster.connect("local", 1) as workers,
+    ):
+        workers.submit(die, 1).result()
+
+
+def test_errors_of_tasks_come_home(workers):
+    with pytest.raises(AmpsureError, match="two or more"):
+        workers.submit(ampsure.generate, ampsure.Process("w", (21, 21, 25), (0, 0, 125.0), exact=len), 10).result()
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """A batch system of two scripts, which run jobs as processes."""
+    for name, script in (("sbatch", SBATCH), ("scancel", SCANCEL)):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("JOBS", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with dask.config.set({"jobqueue.slurm.interface": "lo"}):
+        yield tmp_path
+
+
+def test_jobs_of_slurm(slurm):
+    """Submitted, at work, asked for again when one is lost, and cancelled."""
+    with cluster.connect("slurm", 1) as workers:
+        first = workers.submit(os.getpid).result()
+        os.kill(workers.submit(os.getppid).result(), signal.SIGKILL)  # the nanny, and with it the job
+        os.kill(first, signal.SIGKILL)
+        assert workers.submit(os.getpid).result() != first
+        scripts = list(slurm.glob("job-*.sh"))
+        assert len(scripts) == 2
+    for words in ("#SBATCH -n 1\n", "--cpus-per-task=1\n", "--mem=4G\n", "--nthreads 1 "):
+        assert words in scripts[0].read_text()
+
+
+def test_every_core_of_a_job_is_a_worker(slurm):
+    settings = {"cores": 4, "memory": "16 GiB", "queue": "long", "job-extra-directives": ["--gres=gpu:1"]}
+    named = {f"jobqueue.slurm.{name}": value for name, value in settings.items()}
+    with dask.config.set(named), cluster.batch_system("slurm", []) as system:
+        script = system.job_script()
+    for words in ("cpus-per-task=4\n", "mem=16G\n", "-p long\n", "gres=gpu:1\n", "--nthreads 1 ", "--nworkers 4 "):
+        assert words in script
+
+
+def test_jobs_of_htcondor(slurm):
+    (slurm / "condor_submit").symlink_to(slurm / "sbatch")
+    with cluster.batch_system("htcondor", []) as system:
+        script = system.job_script()
+    for words in ("RequestCpus = MY.DaskWorkerCores", "MY.DaskWorkerCores = 1", "--nthreads 1 "):
+        assert words in script
+
+
+def test_refused_jobs_are_one_sentence(slurm, monkeypatch):
+    monkeypatch.setenv("REFUSE", "yes")
+    with pytest.raises(AmpsureError, match=r"slurm refuses .* invalid partition"), cluster.connect("slurm", 2):
+        pass
+
+
+def test_locks_are_held_by_one_and_left_by_the_dead(tmp_path):
+    order = []
+
+    def enter():
+        with locked(tmp_path / "b", tmp_path / "a"):
+            order.append("other")
+
+    with locked(tmp_path / "a"):
+        thread = threading.Thread(target=enter)
+        thread.start()
+        time.sleep(0.1)  # however short, the other one must not be first
+        order.append("one")
+    thread.join()
+    assert order == ["one", "other"]
+    program = f"""
+import os, sys, ampsure.cli
+from pathlib import Path
+from ampsure.io import locked
+assert not {{"dask", "distributed", "dask_jobqueue"}} & set(sys.modules)  # which only clusters need
+with locked(Path({str(tmp_path)!r}) / "a"):
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
+    with locked(tmp_path / "a"):
+        pass
