@@ -25,7 +25,7 @@ from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.noise import NoiseProfile, find_noise
-from ampsure.posteriors import Ensemble, Point, Posterior, Variational
+from ampsure.posteriors import Ensemble, Point, Posterior, Variational, neighbours
 from ampsure.preprocessing import Standardization, get_features, get_target
 from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
 from ampsure.training import Engine, Progress, Training, TrainingData
@@ -44,6 +44,8 @@ _Wanted = tuple[str, list[Training]]
 _FOLDS = 4  # of the validation events, where sigma is learned from them
 _NINE_TENTHS = 2.705543454  # of squared pulls are below
 _FAR = 8.0  # standard deviations
+_RANDOM = 10**6  # from the seeds of members to those of their randomized priors
+_PAIRS = 8  # of neighbours, where a single network has to know what it does not know
 
 
 def fit(
@@ -227,6 +229,8 @@ def _fitting(source: _Source, config: Config, ranks: Ranks) -> Generator[_Wanted
             companion = SigmaCompanion(sigma.network, config.posterior.lambda_sigma or config.posterior.members)
         left = [_left(earlier, *part, systematic) for part in parts]
         scale = float(left[0].square().mean().sqrt()) if stage else 1.0
+        if stage and isinstance(earlier[-1].likelihood, MSE):
+            earlier[-1].likelihood.variance = (scale / earlier[-1].scale) ** 2
         seen = [(part[0].to(dtype), (y / scale).to(dtype)) for part, y in zip(parts, left, strict=True)]
         name = "members" if stages == 1 else f"stage-{stage + 1}"
         data = TrainingData(*seen[0], *seen[1])
@@ -270,6 +274,7 @@ def _fitting(source: _Source, config: Config, ranks: Ranks) -> Generator[_Wanted
         [history["sigma"]] = yield "sigma", [Training(sigma, ResidualVariance(), on, config.training)]
     if sigma is not None:
         surrogate.sigma_network = sigma.network.requires_grad_(False)
+    surrogate.neighbours = _neighbours(surrogate, parts[0][0])
     if systematic == "held-out":
         history["sigma"] = yield from _calibrate(surrogate, *seen[2])
     surrogate.provenance = {
@@ -317,12 +322,27 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
 
 def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: torch.dtype, stage: int = 0) -> Posterior:
     p, seed = config.posterior, config.training.seed + stage
-    network = _stack(config, n_inputs, likelihood.n_outputs, dtype, p.members if p.name == "ensemble" else 1, seed)
+    network = _stack(config, n_inputs, likelihood.n_outputs, dtype, p.members, seed)
     with torch.no_grad():
         network.biases[-1] += torch.tensor(likelihood.initial_bias(), dtype=dtype)
     if p.name == "ensemble":
-        return Ensemble(network, beta=p.beta if p.members > 1 else 0.0, prior_width=p.prior_width)
+        beta = p.beta if p.members > 1 else 0.0
+        return Ensemble(network, beta, p.prior_width, prior_scale=p.prior_scale, seed=seed + _RANDOM)
     return variational(config, network) if p.name == "variational" else Point(network)
+
+
+def _neighbours(surrogate: Surrogate, x: Tensor) -> tuple[StackedMLP, ...]:
+    """Of every stage, from training features (N, F): for a Laplace posterior, or for a single network with holes."""
+    p = surrogate.config.posterior
+    single = p.systematic == "held-out" and p.members == 1 and len(surrogate.standardization.holes)
+    if p.name != "laplace" and not single:
+        return ()
+    options: dict[str, Any] = {"structure": p.structure, "samples": p.samples, "seed": p.sample_seed}
+    if single:
+        options |= {"structure": "kfac", "samples": 2 * _PAIRS}
+    stages = [(stage.network, stage.likelihood) for stage in surrogate.earlier]
+    stages.append((surrogate.network, surrogate.likelihood))
+    return tuple(neighbours(*stage, x, **options).requires_grad_(False) for stage in stages)
 
 
 def _has_sigma(config: Config) -> bool:
