@@ -263,8 +263,10 @@ class Surrogate:
         doubt, everywhere = self.doubt
         if doubt:
             alone = doubt * self._alone([*earlier, out], features) / square
-            wary = variance_stat + alone if everywhere else torch.maximum(variance_stat, alone)
-            variance_stat = wary if everywhere else torch.where(inside, variance_stat, wary)
+            if everywhere:
+                variance_stat = variance_stat + alone
+            else:
+                variance_stat = torch.where(inside, variance_stat, torch.maximum(variance_stat, alone))
         variance_syst = variance_syst + self.noise(features) / square
         # nobody can know less than the spread of all amplitudes; a network that runs away would say so
         variances = [(square * v).clamp_max(1.0) for v in (variance_syst, variance_stat)]
@@ -272,7 +274,7 @@ class Surrogate:
 
     @property
     def doubt(self) -> tuple[float, bool]:
-        """How often the statistical variance of a network alone counts, and whether it does inside the domain too.
+        """A factor to the statistical variance of a network alone, and whether that counts inside the domain too.
 
         Where nothing was learned, the errors of members need not be independent, and their mean is no better than each
         of them; that of an earlier stage is shared by all of the next. Few tell a variance badly: the factor is the one

@@ -120,7 +120,7 @@ def table(results: Results) -> tuple[list[str], list[list[str]]]:
             errors = [f"{m['accuracy'][place]['mean']:.1e}" for place in ("inside", "outside")]
             quiet = not told["sigma"]["outside"]
             ratios = [f"{m['error_ratio']:.1f}", "-" if quiet else f"{told['sigma_ratio']:.1f}"]
-            covered = [f"{told[k][place]:.0%}" for k in ("covered", "covered_total") for place in ("inside", "outside")]
+            covered = [f"{told[k][place]:.1%}" for k in ("covered", "covered_total") for place in ("inside", "outside")]
             rows.append([f"±{width:g}", method, *errors, *ratios, *covered, f"{m['seconds']:.0f}"])
     return header, rows
 
