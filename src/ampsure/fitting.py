@@ -22,6 +22,7 @@ from ampsure.events import Events
 from ampsure.generation.settings import Cuts
 from ampsure.io import checksum, make_folder
 from ampsure.likelihoods import Likelihood, get_likelihood
+from ampsure.likelihoods.base import bounded
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.noise import NoiseProfile, find_noise
@@ -316,7 +317,9 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
     with torch.no_grad():
         _, corrected, _ = learned(x[n:], syst[n:].double(), stat[n:].double())
         pull = residual[n:] / (corrected + besides[n:]).sqrt()
-    surrogate.calibration = learned.settled(pull) if len(pull) else learned
+        factor = bounded(stack(seen)[..., 0]).exp().gather(0, folds[None])[0]  # of the network that left an event out
+        crossed = residual[:n] / (factor * syst[:n] + besides[:n]).sqrt()
+    surrogate.calibration = learned.settled(pull, crossed) if len(pull) else learned
     return histories[0]
 
 
