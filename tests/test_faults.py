@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -10,10 +11,12 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -260,6 +263,83 @@ def test_killed_commands_leave_nothing_half_written():
 def test_hostile_files():
     """The short form of `python -m validation.fuzz`."""
     campaign("validation.fuzz", "--mutated", "1500", "--made", "500")
+
+
+# traps
+
+
+def npz_bomb(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("momenta.npy", "w") as entry:
+        entry.write(bytes(2**26))
+
+
+def npz_with_code(path):
+    np.savez(path, momenta=np.array([Payload()], dtype=object), amplitude=np.ones(1))
+
+
+def npy_without_end(path):
+    np.lib.format.open_memmap(path, "w+", shape=(1, 21))
+    path.write_bytes(path.read_bytes().replace(b"(1, 21)", b"(1000000000000, 21)"))
+
+
+def gz_bomb(path):
+    path.write_bytes(gzip.compress(b"<LesHouchesEvents>" + b" " * 2**26, 1))
+
+
+def laughs(path):
+    """Entities of entities of entities: 10^9 of them."""
+    entities = "".join(f'<!ENTITY a{k} "{f"&a{k - 1};" * 10}">' for k in range(1, 10))
+    document = f'<!DOCTYPE x [<!ENTITY a0 "ha">{entities}]><LesHouchesEvents version="3.0"><header>&a9;</header>'
+    path.write_text(document)
+
+
+def h5_bomb(path):
+    path.write_bytes((FIXTURES / "events-1/events.h5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        del file["momenta"]
+        file.create_dataset("momenta", (2**40, 5, 4), "f8", chunks=(4096, 5, 4), compression="gzip")
+
+
+def h5_of_another_file(path):
+    path.write_bytes((FIXTURES / "events-1/events.h5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        del file["noise"]
+        file.create_dataset("noise", (12,), "f8", external=[("/etc/passwd", 0, 96)])
+
+
+class Payload:
+    """What a pickle could do."""
+
+    def __reduce__(self):
+        return os.mkdir, ("code-was-run",)
+
+
+@pytest.mark.parametrize(
+    ("write", "suffix", "words"),
+    [
+        (npz_bomb, ".npz", "would unpack to"),
+        (npz_with_code, ".npz", "cannot be read as a .npz file of plain numbers"),
+        (npy_without_end, ".npy", "cannot be read as a .npy file of plain numbers"),
+        (gz_bomb, ".lhe.gz", "would unpack to"),
+        (laughs, ".lhe", "cannot be read as an LHE file"),
+        (h5_bomb, ".h5", "would unpack to"),
+        (h5_of_another_file, ".h5", "needs other files or programs to be read"),
+    ],
+)
+def test_traps(write, suffix, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / f"trap{suffix}")
+    with pytest.raises(AmpsureError, match=words):
+        ampsure.load(tmp_path / f"trap{suffix}")
+    assert [path.name for path in tmp_path.iterdir()] == [f"trap{suffix}"]
+
+
+def test_shapes_that_are_not_those_of_the_weights_are_not_believed(folder):
+    description = json.loads((folder / "run/surrogate.json").read_text())
+    description["network"] = {"widths": [9, 10**6, 10**6, 2], "members": 1000}
+    (folder / "run/surrogate.json").write_text(json.dumps(description))
+    with pytest.raises(AmpsureError, match="other shapes than its description"):
+        ampsure.load_surrogate(folder / "run")
 
 
 # what files say never becomes a path or a program
