@@ -43,7 +43,7 @@ def test_surrogates_predict_what_they_did(folder):
     """Schemas 1 and 2 were of a program that predicted in float32."""
     expected = json.loads((folder.parent / "expected.json").read_text())
     prediction = ampsure.load_surrogate(folder).predict(np.array(expected["momenta"]))
-    rtol = 1e-9 if folder.parent.name == "surrogate-3" else 3e-5
+    rtol = 3e-5 if folder.parent.name in ("surrogate-1", "surrogate-2") else 1e-9
     for name, values in expected[folder.name].items():
         assert getattr(prediction, name) == pytest.approx(np.array(values), rel=rtol), name
 

@@ -307,7 +307,7 @@ def damage_state(data: bytes, rng: Random) -> bytes:
 
 def _surrogate(name: str) -> Callable[[Path], object]:
     """Reads a surrogate of which one file is the case, predicts with it, and writes it as C++."""
-    source, changed = (FIXTURES / "surrogate-3" / name).parent, Path(name).name
+    source, changed = (FIXTURES / name).parent, Path(name).name
     momenta = np.load(FIXTURES / "events-1/events.npy")[:, :-1].reshape(-1, 5, 4)
 
     def read(folder: Path) -> object:
@@ -519,12 +519,13 @@ def readers() -> list[Reader]:
             lambda f: _engine(f / "x.safetensors").run(),
         ),
     ]
-    for method in ("recommended", "bayesian"):
-        name, real = f"{method}/surrogate.json", f"surrogate-3/{method}/surrogate.json"
+    for folder in ("surrogate-3/recommended", "surrogate-3/bayesian", "surrogate-4/laplace"):
+        json_file, weights = f"{folder}/surrogate.json", f"{folder}/weights.safetensors"
         changes = [damage_text, damage_json, damage_json]
-        found.append(Reader(name, _real(real), changes, _with(real), _surrogate(name), 0.75))
-        name, real = f"{method}/weights.safetensors", f"surrogate-3/{method}/weights.safetensors"
-        found.append(Reader(name, _real(real), [damage, damage_tensors], _TENSORS, _surrogate(name), 0.5))
+        found += [
+            Reader(json_file, _real(json_file), changes, _with(json_file), _surrogate(json_file), 0.75),
+            Reader(weights, _real(weights), [damage, damage_tensors], _TENSORS, _surrogate(weights), 0.5),
+        ]
     for study in ("true-amplitudes", "error-propagation"):
         real = f"study-1/{study}-smoke.json"
         found.append(
