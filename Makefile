@@ -65,8 +65,10 @@ benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.unweighting
 	$(BIN)/python -m benchmarks.inference
 
-soak: $(READY) ## The long campaigns: 1.1 million events, timed and checked (about ten minutes)
+soak: $(READY) ## The long campaigns: 1.1 million events, 100,000 hostile files, 250 kills (about an hour)
 	$(BIN)/python -m benchmarks.generation --full
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m validation.fuzz
+	OMP_NUM_THREADS=1 $(BIN)/python -m validation.kills
 
 clean: ## Remove environment and results
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

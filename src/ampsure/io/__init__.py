@@ -16,10 +16,21 @@ from ampsure.events import Events
 from ampsure.processes import Process, get_process
 
 from . import hdf5, lhe, numpy
-from .atomic import check_writable, locked, make_folder, replacing
+from .atomic import check_writable, locked, make_folder, replacing, temporary_beside
 from .hdf5 import checksum
 
-__all__ = ["FORMATS", "check_target", "checksum", "load", "locked", "make_folder", "replacing", "save", "stream"]
+__all__ = [
+    "FORMATS",
+    "check_target",
+    "checksum",
+    "load",
+    "locked",
+    "make_folder",
+    "replacing",
+    "save",
+    "stream",
+    "temporary_beside",
+]
 
 
 class Format(Protocol):
