@@ -12,10 +12,11 @@ import torch
 from crepes import ConformalRegressor
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import integrate, stats
 
 import ampsure
 from ampsure import AmpsureError, audit, fit, load_surrogate
-from ampsure.calibration import Calibration
+from ampsure.calibration import _FREEDOM, _WIDTH, Calibration, VarianceCorrection
 from ampsure.config import resolve
 from ampsure.disturbances import BoxSmearing, Gap
 from ampsure.evaluation import BinnedReach, pulls_of
@@ -382,3 +383,22 @@ def test_reach_by_bin_holds_its_promise():
     shares = [np.mean((np.abs(pull[1]) < reach)[where[1] > 0.9]) for reach in reaches]
     assert shares[0] < 0.5
     assert abs(shares[1] - 0.683) < 4 * np.sqrt(2 * 0.683 * 0.317 / 4000)  # events of both samples
+
+
+@given(st.floats(-5, 5), st.floats(0.1, 10), st.floats(0, 3), st.floats(-3, 3))
+def test_residuals_of_the_correction_are_student(residual, variance, besides, log_factor):
+    y = torch.tensor([[residual, variance, besides]], dtype=torch.float64)
+    found = VarianceCorrection().nll(torch.full((1, 1, 1), log_factor, dtype=torch.float64), y).item()
+    width = np.sqrt(_WIDTH * (np.exp(log_factor) * variance + besides))
+    assert found == pytest.approx(-stats.t.logpdf(residual, _FREEDOM, scale=width), rel=1e-9, abs=1e-9)
+
+
+def test_gaussian_residuals_need_no_correction():
+    def slope(residual):
+        """Derivative of the loss of a residual by the log of the factor, at one."""
+        out = torch.zeros(1, 1, 1, dtype=torch.float64, requires_grad=True)
+        y = torch.tensor([[residual, 1.0, 0.0]], dtype=torch.float64)
+        (gradient,) = torch.autograd.grad(VarianceCorrection().nll(out, y).sum(), out)
+        return gradient.item() * stats.norm.pdf(residual)
+
+    assert integrate.quad(slope, -10, 10)[0] == pytest.approx(0, abs=1e-8)

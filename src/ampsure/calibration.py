@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import ceil, inf, log, pi
+from math import ceil, inf, lgamma, log, pi
 
 import numpy as np
 import torch
@@ -21,18 +21,26 @@ __all__ = ["Calibration", "VarianceCorrection", "calibration_inputs", "conformal
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
 _SCORES = 4096  # kept for intervals
 _ENOUGH = 20  # pulls, to learn a shift and a scale from them
+_FREEDOM = 4.0  # degrees of freedom of residuals
+_WIDTH = 0.6905668067  # squared, of the Student-t distribution that fits Gaussian residuals of variance one best
+_NORMALISATION = lgamma((_FREEDOM + 1) / 2) - lgamma(_FREEDOM / 2) - 0.5 * log(pi * _FREEDOM)
 
 
 class VarianceCorrection(Likelihood):
-    """The network gives the log of a factor to a variance; y is (B, 3): residual, that variance, and one besides it."""
+    """The network gives the log of a factor to a variance; y is (B, 3): residual, that variance, and one besides it.
+
+    Residuals have a Student-t distribution as wide as it fits to Gaussian ones: amplitudes that are wrong, but by too
+    little to be called so, would otherwise make the variance too large, and most where it is smallest.
+    """
 
     name = "variance-correction"
     n_outputs = 1
 
     def nll(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 1), (B, 3) -> (E, B)
         residual, corrected, added = y.unbind(-1)
-        variance = bounded(out[..., 0]).exp() * corrected + added
-        return 0.5 * (residual.square() / variance + variance.log() + log(2 * pi))
+        variance = _WIDTH * (bounded(out[..., 0]).exp() * corrected + added)
+        tail = (_FREEDOM + 1) * torch.log1p(residual.square() / (_FREEDOM * variance))
+        return 0.5 * (tail + variance.log()) - _NORMALISATION
 
     def mean(self, out: Tensor) -> Tensor:
         return torch.zeros_like(out[..., 0])
