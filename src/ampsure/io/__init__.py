@@ -1,5 +1,7 @@
 """Events in files: `load`, `save` and `stream`, by suffix HDF5, LHE or numpy.
 
+Files larger than memory are HDF5: `appending` writes them part by part, an `EventFile` reads them that way.
+
 Round trips are exact to the bit. What a file holds is checked before it becomes `Events`, and every failure is an
 `AmpsureError` of one sentence that names the file.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -17,9 +20,23 @@ from ampsure.processes import Process, get_process
 
 from . import hdf5, lhe, numpy
 from .atomic import check_writable, locked, make_folder, replacing
-from .hdf5 import checksum
+from .hdf5 import EventFile, Writer, checksum
+from .memory import available_memory
 
-__all__ = ["FORMATS", "check_target", "checksum", "load", "locked", "make_folder", "replacing", "save", "stream"]
+__all__ = [
+    "FORMATS",
+    "EventFile",
+    "appending",
+    "check_target",
+    "checksum",
+    "load",
+    "load_or_open",
+    "locked",
+    "make_folder",
+    "replacing",
+    "save",
+    "stream",
+]
 
 
 class Format(Protocol):
@@ -59,6 +76,43 @@ def load(
     if not len(valid):
         raise _nothing_valid(path)
     return valid
+
+
+def load_or_open(
+    path: str | os.PathLike[str],
+    *,
+    process: Process | str | None = None,
+    invalid: str = "error",
+    signed: bool = False,
+    memory: float | None = None,
+) -> Events | EventFile:
+    """All events of a file, or, where training on them in memory would take too much of it, the HDF5 file itself.
+
+    Args:
+        process, invalid, signed: see `load`.
+        memory: GiB that may be taken; by default half of what is available.
+    """
+    existing, file_format = _existing(path)
+    if file_format is hdf5:
+        limit = available_memory() / 2 if memory is None else memory * 2**30
+        file = EventFile(existing, process=get_process(process) if isinstance(process, str) else process, signed=signed)
+        if len(file) * 8 * 4 * file.process.n_legs * _COPIES > limit:
+            if invalid != "error":
+                raise AmpsureError(
+                    f"{existing.name} is larger than memory, and its invalid events cannot be dropped on the way:"
+                    " run ampsure convert --invalid drop first."
+                )
+            return file
+    return load(path, process=process, invalid=invalid, signed=signed)
+
+
+@contextmanager
+def appending(path: str | os.PathLike[str]) -> Iterator[Writer]:
+    """A new HDF5 file that takes `Events` part by part, by `append`: whole or not at all, in bounded memory."""
+    if _format(Path(path)) is not hdf5:
+        raise AmpsureError(f"Events are appended to HDF5 files alone, not to {Path(path).name}: name it .h5.")
+    with replacing(path) as temporary, Writer(temporary) as file:
+        yield file
 
 
 def save(events: Events, path: str | os.PathLike[str]) -> None:
@@ -105,6 +159,9 @@ def _validated(path: Path, parts: Iterator[Events], invalid: str, signed: bool) 
             yield valid
     if not n_valid:
         raise _nothing_valid(path)
+
+
+_COPIES = 5  # memory of a training, in units of its momenta: their columns, features, and what becomes of them
 
 
 def _existing(path: str | os.PathLike[str]) -> tuple[Path, Format]:

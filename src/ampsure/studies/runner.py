@@ -278,7 +278,7 @@ def _measure(measure: Measure, key: str, case: Case, *, events: Events, cache: P
 
 def _key(case: Case, data_key: str) -> str:
     """Of a training: the same for the same configuration and data, wherever it runs."""
-    config = case.config.model_dump(mode="json", exclude={"training": {"device"}, "data": {"path"}})
+    config = case.config.model_dump(mode="json", exclude={"training": {"device"}, "data": {"path", "memory"}})
     described = [[type(d).__name__, asdict(d)] for d in case.disturbances]  # type: ignore[call-overload]
     text = json.dumps([config, described, data_key], sort_keys=True)
     return sha256(text.encode()).hexdigest()[:20]
