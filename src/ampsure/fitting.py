@@ -48,8 +48,7 @@ _Wanted = tuple[str, list[Training]]
 _FOLDS = 4  # of the validation events, where sigma is learned from them
 _NINE_TENTHS = 2.705543454  # of squared pulls are below
 _FAR = 8.0  # standard deviations
-_WINDOW = 1 << 20  # training events in memory, of those that are in a file
-_HELD_OUT = 1_000_000  # validation events, of those that are in a file
+_WINDOW = 1 << 20  # training events in memory, of those that are in a file, and at most so many for validation
 
 Source = Events | EventFile
 """Events in memory or in a file."""
@@ -227,7 +226,7 @@ class _Source:
             amplitude = [torch.from_numpy(self.events.amplitude[part]) for part in both]
         else:
             assert scratch is not None
-            validation = validation[:_HELD_OUT]
+            validation = validation[: scratch.window]
             raw, amplitude = _shuffled(self.events, train, validation, get_features(config.features.inputs), scratch)
         standardization, target = Standardization.fit(raw[0]), get_target(config.features.target).fit(amplitude[0])
         x, x_validation = (lazily(standardization, part).to(device) for part in raw)
@@ -238,6 +237,7 @@ class _Source:
                 "Some validation events have no finite features or target: check them as the training events."
             )
         sizes = {"events": len(self.events), "training": len(train), "validation": len(validation)}
+        sizes |= {} if scratch is None else {"window": scratch.window}
         return _Prepared(standardization, target, x, y, x_validation, y_validation, sizes)
 
 

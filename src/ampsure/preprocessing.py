@@ -338,7 +338,7 @@ class AsinhTarget(Target):
 def _statistics(function: Callable[[Tensor], Tensor], amplitude: Column) -> tuple[float, float]:
     """Mean and standard deviation of a function of amplitudes (N,)."""
     mean, scale = _mean_and_scale(map(function, parts(amplitude)), len(amplitude))
-    if not scale > 0:
+    if not scale > 1e-13 * abs(mean):  # of equal ones, rounding may be left
         raise AmpsureError("All training amplitudes are equal: there is nothing to learn.")
     return float(mean), float(scale)
 

@@ -21,14 +21,10 @@ from torch import Tensor
 
 from ampsure.errors import AmpsureError
 
-__all__ = ["SAMPLE", "Column", "Scratch", "Stored", "each", "lazily", "mean_square", "parts", "sample"]
-
-SAMPLE = 2_000_000
-"""Rows of a stored column that stand for all where a sort is needed; they are in random order."""
+__all__ = ["Column", "Scratch", "Stored", "each", "lazily", "mean_square", "parts", "sample"]
 
 _CHUNK = 8192  # rows that go through a network at a time
 _PART = 1 << 16  # rows of one part
-_BUCKET = 1 << 18  # rows that are put into order at a time
 
 
 class Stored:
@@ -86,8 +82,8 @@ def parts(column: Column) -> Iterable[Tensor]:
 
 
 def sample(column: Column) -> Tensor:
-    """All rows, or the first `SAMPLE` if they are stored."""
-    return column if isinstance(column, Tensor) else column.host(0, SAMPLE).to(column.device)
+    """Rows that stand for all where a sort is needed: all, or the first two windows if they are stored."""
+    return column if isinstance(column, Tensor) else column.host(0, 2 * column.scratch.window).to(column.device)
 
 
 def lazily(function: Callable[[Tensor], Tensor], column: Column) -> Column:
@@ -108,10 +104,10 @@ def mean_square(column: Column) -> Tensor:
 
 
 class Scratch:
-    """A folder for stored columns.
+    """A folder for stored columns, whose rows are in random order.
 
     Args:
-        window: rows of a training that are in memory at a time.
+        window: rows of a training that are in memory at a time. All else that is in memory is of about that size.
     """
 
     def __init__(self, folder: Path, window: int) -> None:
@@ -139,11 +135,12 @@ class Scratch:
 
         Rows are dealt out to buckets by their place, and each bucket is put into order in memory.
         """
-        buckets = [self._path() for _ in range(0, n, _BUCKET)]
+        size = max(self.window // 4, 1)
+        buckets = [self._path() for _ in range(0, n, size)]
         for places, rows in given:
             order = np.argsort(places, kind="stable")
             table = np.column_stack([places, rows])[order]
-            bounds = np.searchsorted(table[:, 0], np.arange(len(buckets) + 1) * _BUCKET)
+            bounds = np.searchsorted(table[:, 0], np.arange(len(buckets) + 1) * size)
             for path, start, stop in zip(buckets, bounds[:-1], bounds[1:], strict=True):
                 if stop > start:
                     with open(path, "ab") as file:

@@ -32,7 +32,7 @@ __all__ = ["PART", "Columns", "EventFile", "Writer", "checksum", "iterate", "rea
 
 FORMAT = "ampsure-events"
 _ROWS = 4096  # events in a chunk: about half a megabyte
-PART = 24 * _ROWS
+PART = 8 * _ROWS
 """Events read or written at a time, where memory is bounded; whole chunks."""
 
 _FILLED_IN: dict[str, Any] = {"noise": 0.0, "weights": 1.0, "trainable": True}
@@ -63,15 +63,18 @@ def read(path: Path, process: Process | None = None) -> Events:
     """The whole file, compared with its checksum."""
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
         (events,) = _parts(path, file, None, process)
-        if checksum(events) != _text(file, "checksum"):
-            raise _damaged(path)
+        _compare(path, file, checksum(events))
         return events
 
 
 def iterate(path: Path, size: int, process: Process | None = None) -> Iterator[Events]:
-    """`size` events at a time. The checksum is not compared: it would take the whole file before the first event."""
+    """`size` events at a time; the checksum is compared after the last."""
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
-        yield from _parts(path, file, size, process)
+        digest = hashlib.sha256(ARRAYS[0].encode())
+        for part in _parts(path, file, size, process):
+            _add(digest, part.momenta)
+            yield part
+        _compare(path, file, _with_columns(digest, file))
 
 
 def write(events: Events, path: Path) -> None:
@@ -100,14 +103,12 @@ class EventFile:
     @cached_property
     def checksum(self) -> str:
         """That of `checksum`, compared with the one in the file."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(ARRAYS[0].encode())
         with reading(self.path, "an HDF5 file"), h5py.File(self.path, "r") as file:
-            for name in ARRAYS:
-                digest.update(name.encode())
-                _add(digest, _column(file, name))
-            if digest.hexdigest() != _text(file, "checksum"):
-                raise _damaged(self.path)
-        return digest.hexdigest()
+            _add(digest, file[ARRAYS[0]])
+            found = _with_columns(digest, file)
+            _compare(self.path, file, found)
+        return found
 
     def parts(self) -> Iterator[Events]:
         """All events in order, `PART` at a time, each of them valid."""
@@ -184,7 +185,7 @@ class Columns:
 
 
 class Writer(Columns):
-    """Appends parts of events to a new file; process and provenance are those of the first one, or what is set."""
+    """Appends parts of events to a new file; the provenance is that of the last one."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -197,8 +198,7 @@ class Writer(Columns):
         return self._n
 
     def append(self, events: Events) -> None:
-        if self._process is None:
-            self._process, self.provenance = events.process, self.provenance or events.provenance
+        self._process, self.provenance = self._process or events.process, events.provenance
         if events.process != self._process:
             raise AmpsureError("Events of different processes cannot be put into one file.")
         trivial = checks.trivial_columns(events)
@@ -214,14 +214,11 @@ class Writer(Columns):
     def finish(self) -> None:
         if self._process is None:
             raise AmpsureError("There are no events to write.")
-        for name in ARRAYS[1:]:
-            self._digest.update(name.encode())
-            _add(self._digest, _column(self.file, name))
         self.describe(
             format=FORMAT,
             process=checks.to_json(self._process.to_dict()),
             provenance=checks.to_json(self.provenance),
-            checksum=self._digest.hexdigest(),
+            checksum=_with_columns(self._digest, self.file),
         )
 
 
@@ -282,8 +279,17 @@ def _column(file: Any, name: str) -> Any:
     return np.broadcast_to(np.asarray(_FILLED_IN[name]), len(file["amplitude"]))
 
 
-def _damaged(path: Path) -> AmpsureError:
-    return AmpsureError(f"{path.name} is damaged: its contents do not match its checksum; write it again.")
+def _with_columns(digest: Any, file: Any) -> str:
+    """The checksum, given the hash of the momenta."""
+    for name in ARRAYS[1:]:
+        digest.update(name.encode())
+        _add(digest, _column(file, name))
+    return str(digest.hexdigest())
+
+
+def _compare(path: Path, file: Any, found: str) -> None:
+    if found != _text(file, "checksum"):
+        raise AmpsureError(f"{path.name} is damaged: its contents do not match its checksum; write it again.")
 
 
 def _text(file: Any, name: str) -> str:
