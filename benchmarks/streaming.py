@@ -30,7 +30,7 @@ from ampsure.scratch import Scratch
 from ampsure.training import Engine, Training, TrainingData
 
 LIMIT = 4.0  # GiB, of every command of the campaign
-SETTINGS = ("network.hidden=[64,64]", "posterior.members=2", "training.epochs=1", "training.batch_size=4096")
+SETTINGS = ("network.hidden=[32,32]", "posterior.members=2", "training.epochs=1", "training.batch_size=4096")
 
 console = Console(width=120)
 
@@ -98,16 +98,16 @@ def make_events(path: Path, n: int, different: int) -> None:
 
 def campaign(options: argparse.Namespace, folder: Path) -> bool:
     """Makes a file, trains, evaluates and predicts; whether no command took more than the limit."""
-    sizes = [int(n) for n in options.campaign]
-    table = Table("events", "command", "seconds", "peak memory", title=f"A campaign, {SETTINGS}, limit {LIMIT} GiB")
+    title = f"{', '.join(SETTINGS)}; limit {LIMIT} GiB"
+    table = Table("events", "command", "seconds", "of all cores", "peak memory", title=title)
     inside = True
-    for n in sizes:
+    for n in options.campaign:
         data, run = folder / f"{n}.h5", folder / f"run-{n}"
         module = [sys.executable, "-m", "benchmarks.streaming", "--make", str(data), "--events", str(n)]
         settings = [word for s in (*SETTINGS, "training.device=cpu", "data.memory=1") for word in ("--set", s)]
         command = [sys.executable, "-m", "ampsure"]
         for name, arguments in (
-            ("make", module),
+            *([] if data.exists() else [("make", module)]),
             ("train", [*command, "train", "--data", str(data), "-o", str(run), *settings]),
             ("evaluate", [*command, "evaluate", str(run)]),
             ("predict", [*command, "predict", str(run), str(data), "-o", str(folder / "out.h5")]),
@@ -120,10 +120,10 @@ def campaign(options: argparse.Namespace, folder: Path) -> bool:
                 raise SystemExit(f"{name} failed.")
             peak = usage.ru_maxrss / 2**20
             inside = inside and peak < LIMIT
-            table.add_row(f"{n:,}", name, f"{time.perf_counter() - start:.0f}", f"{peak:.2f} GiB")
+            seconds = time.perf_counter() - start, usage.ru_utime + usage.ru_stime
+            table.add_row(f"{n:,}", name, *(f"{s:.0f}" for s in seconds), f"{peak:.2f} GiB")
         size = data.stat().st_size / 2**30
         table.add_row("", f"file {size:.2f} GiB, predictions {(folder / 'out.h5').stat().st_size / 2**30:.2f} GiB")
-        data.unlink()
     console.print(table)
     console.print("PASS" if inside else "FAIL: a command took more memory than the limit")
     return inside
@@ -135,17 +135,18 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=1 << 17, help="events in memory at a time")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="time for every measurement")
-    parser.add_argument("--campaign", nargs="*", help="numbers of events to make, train on, evaluate and predict")
+    parser.add_argument("--campaign", nargs="*", type=int, help="numbers of events to train on, evaluate and predict")
     parser.add_argument("--make", type=Path, help="make a file of events, and nothing else")
-    parser.add_argument("--folder", type=Path, help="for large files")
+    parser.add_argument("--folder", type=Path, help="for the files of the campaign, which stay there")
     options = parser.parse_args()
     if options.make:
-        make_events(options.make, options.events, min(options.events, 1_000_000))
+        make_events(options.make, options.events, min(options.events, 50_000))
         return
-    with TemporaryDirectory(dir=options.folder) as folder:
+    with TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
         if options.campaign is None:
-            compare(options, Path(folder))
-        elif not campaign(options, Path(folder)):
+            compare(options, folder)
+        elif not campaign(options, folder):
             raise SystemExit(1)
 
 
