@@ -1,7 +1,7 @@
 """Data larger than memory: speed of training from a file next to that in memory, and a campaign with a cap on memory.
 
-The events of the campaign are copies of fewer exact ones, each turned around the beam and boosted along it: other
-momenta with the same amplitude. That is nothing new to learn, but all the same to read, shuffle and train on.
+The events of the campaign are fewer exact ones, repeated: nothing new to learn from, but as many to read, to shuffle
+and to train on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from rich.table import Table
 
 import ampsure
 from ampsure.config import TrainingConfig
-from ampsure.io import appending
+from ampsure.io import replacing
+from ampsure.io.hdf5 import Writer
 from ampsure.likelihoods import get_likelihood
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Point
@@ -30,7 +31,7 @@ from ampsure.scratch import Scratch
 from ampsure.training import Engine, Training, TrainingData
 
 LIMIT = 4.0  # GiB, of every command of the campaign
-SETTINGS = ("network.hidden=[32,32]", "posterior.members=2", "training.epochs=1", "training.batch_size=4096")
+SETTINGS = ("network.hidden=[16,16]", "posterior.members=2", "training.epochs=1", "training.batch_size=8192")
 
 console = Console(width=120)
 
@@ -82,18 +83,24 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
 
 def make_events(path: Path, n: int, different: int) -> None:
-    """Copies of exact events, turned and boosted."""
-    events, rng = ampsure.generate("gg_yyg", different, seed=1, sampling="rambo"), np.random.default_rng(2)
-    with appending(path) as file:
-        while len(file) < n:
-            part = events[: n - len(file)]
-            angle, rapidity = rng.uniform(0, 2 * np.pi, len(part)), rng.normal(0, 0.5, len(part))
-            e, px, py, pz = np.moveaxis(part.momenta, -1, 0)
-            cos, sin = (f(angle)[:, None] for f in (np.cos, np.sin))
-            cosh, sinh = (f(rapidity)[:, None] for f in (np.cosh, np.sinh))
-            turned = cosh * e + sinh * pz, cos * px - sin * py, sin * px + cos * py, sinh * e + cosh * pz
-            part.momenta = np.stack(turned, axis=-1)
-            file.append(part)
+    """Exact events, repeated: their compressed chunks are copied as they are."""
+    events = ampsure.generate("gg_yyg", different, seed=1, sampling="rambo")
+    with replacing(path) as temporary, Writer(temporary) as file:
+        file.append(events)
+        chunk = file.file["momenta"].chunks[0]
+        copies, rest = divmod(n, different)
+        if rest or different % chunk:
+            raise SystemExit(f"Give a multiple of {different} events, and that a multiple of {chunk}.")
+        for name in ("momenta", "amplitude", "weights"):
+            dataset = file.file[name]
+            dataset.resize(n, axis=0)
+            further = (0,) * (dataset.ndim - 1)
+            for start in range(0, different, chunk):
+                _, data = dataset.id.read_direct_chunk((start, *further))
+                for copy in range(1, copies):
+                    dataset.id.write_direct_chunk((start + copy * different, *further), data)
+        for _ in range(1, copies):
+            file.count(events)
 
 
 def campaign(options: argparse.Namespace, folder: Path) -> bool:
@@ -140,7 +147,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="for the files of the campaign, which stay there")
     options = parser.parse_args()
     if options.make:
-        make_events(options.make, options.events, min(options.events, 50_000))
+        make_events(options.make, options.events, 81_920)
         return
     with TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)

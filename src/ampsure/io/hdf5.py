@@ -208,6 +208,10 @@ class Writer(Columns):
                     self.extend(name, self.file["amplitude"][start : min(start + PART, self._n)])
             if name not in trivial or name in self.file:
                 self.extend(name, getattr(events, name), start=self._n, fill=_FILLED_IN.get(name))
+        self.count(events)
+
+    def count(self, events: Events) -> None:
+        """Events that have come into the file."""
         _add(self._digest, events.momenta)
         self._n += len(events)
 
