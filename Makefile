@@ -62,11 +62,13 @@ benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.stacking
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.unweighting
 	$(BIN)/python -m benchmarks.inference
 
-soak: $(READY) ## The long campaigns: 1.1 million events, timed and checked (about ten minutes)
+soak: $(READY) ## The long campaigns: 1.1 million events generated, 20 million streamed, timed and checked (about half an hour)
 	$(BIN)/python -m benchmarks.generation --full
+	$(BIN)/python -m benchmarks.streaming --campaign 20070400
 
 clean: ## Remove environment and results
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -126,7 +126,8 @@ def test_a_stream_ends_with_the_checksum(flat_events, tmp_path):
     with pytest.raises(AmpsureError, match="do not match its checksum"):
         list(parts)
     with pytest.raises(AmpsureError, match="do not match its checksum"):
-        checksum(EventFile(tmp_path / "events.h5"))
+        ampsure.fit(EventFile(tmp_path / "events.h5"), config=SMALL, checkpoint=tmp_path / "c", **SHORT)
+    assert list((tmp_path / "c").iterdir()) == []
 
 
 def test_a_stream_counts_what_it_drops(flat_events, tmp_path, run):
@@ -183,6 +184,17 @@ def test_stored_columns_are_columns(folder, tmp_path):
     assert len(os.listdir(next(tmp_path.iterdir()))) == 2
     del stored, doubled, picked  # and their files
     assert os.listdir(next(tmp_path.iterdir())) == []
+
+
+def test_a_full_disk_for_scratch_is_one_sentence(tmp_path):
+    def fill():
+        with Scratch.made(tmp_path, 10) as made:
+            made._path = lambda: "/dev/full"
+            made.write([torch.zeros(100_000)], CPU)
+
+    with pytest.raises(AmpsureError, match="No space left on device"):
+        fill()
+    assert os.listdir(tmp_path) == []
 
 
 def test_rows_are_put_into_order(folder):

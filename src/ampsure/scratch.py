@@ -6,7 +6,6 @@ they are the plain operations, to the bit.
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -121,9 +120,9 @@ class Scratch:
             with TemporaryDirectory(prefix="scratch-", dir=parent, ignore_cleanup_errors=True) as folder:
                 yield cls(Path(folder), window)
         except OSError as error:
-            where = parent or "the temporary folder (TMPDIR)"
+            where = parent or "the folder for temporary files (TMPDIR)"
             raise AmpsureError(
-                f"Scratch files cannot be written to {where}: {os.strerror(error.errno or 5)}."
+                f"Scratch files cannot be kept in {where} ({error.strerror}): free some space or choose another folder."
             ) from error
 
     def write(self, chunks: Iterable[Tensor], device: torch.device) -> Stored:
@@ -144,7 +143,7 @@ class Scratch:
             for path, start, stop in zip(buckets, bounds[:-1], bounds[1:], strict=True):
                 if stop > start:
                     with open(path, "ab") as file:
-                        table[start:stop].tofile(file)
+                        file.write(table[start:stop].data)
         width = 1 + rows.shape[1]
 
         def put_into_order() -> Iterator[NDArray[np.float64]]:
@@ -159,7 +158,7 @@ class Scratch:
         path, n = self._path(), 0
         with open(path, "wb") as file:
             for chunk in chunks:
-                chunk.tofile(file)
+                file.write(np.ascontiguousarray(chunk).data)
                 n += len(chunk)
         return Stored(_File(path, n, chunk.shape[1:], chunk.dtype), self, device)
 

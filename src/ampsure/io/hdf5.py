@@ -12,7 +12,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import Any, Self
@@ -95,20 +94,12 @@ class EventFile:
         with reading(self.path, "an HDF5 file"), h5py.File(self.path, "r") as file:
             first = next(_parts(self.path, file, 1, process))
             self._n = len(file["momenta"])
+            self.checksum = _text(file, "checksum")
+            """As the file has it; compared whenever all parts have been read."""
         self.process, self.provenance = first.process, first.provenance
 
     def __len__(self) -> int:
         return self._n
-
-    @cached_property
-    def checksum(self) -> str:
-        """That of `checksum`, compared with the one in the file."""
-        digest = hashlib.sha256(ARRAYS[0].encode())
-        with reading(self.path, "an HDF5 file"), h5py.File(self.path, "r") as file:
-            _add(digest, file[ARRAYS[0]])
-            found = _with_columns(digest, file)
-            _compare(self.path, file, found)
-        return found
 
     def parts(self) -> Iterator[Events]:
         """All events in order, `PART` at a time, each of them valid."""
