@@ -34,12 +34,13 @@ def _training(
     y = np.sin(x[:, 0]) + 0.5 * x[:, 1] * x[:, 2] + 0.1 * seed * rng.standard_normal(len(x))
     x, y = torch.tensor(x, device=device), torch.tensor(y, device=device)
     likelihood = get_likelihood("evidential" if kind == "evidential" else "gaussian")
-    members = 3 if kind == "ensemble" else 1
+    members = 3 if kind in ("ensemble", "randomized") else 1
     network = StackedMLP(
         3, likelihood.n_outputs, hidden=(8, 8), members=members, seed=seed, dtype=torch.float64, residual=True
     )
     posterior = {
         "ensemble": lambda: Ensemble(network, beta=beta, prior_width=seed),
+        "randomized": lambda: Ensemble(network, beta=beta, prior_scale=2.0, seed=seed + 10),
         "variational": lambda: Variational(network, prior_width=seed, initial_width=0.05),
         "evidential": lambda: Point(network),
     }[kind]()
@@ -57,6 +58,7 @@ def _training(
         ("ensemble", {"optimizer": "soap"}),
         ("ensemble", {"optimizer": "adamw", "weight_decay": 0.1, "gradient_clip": 0.1}),
         ("ensemble", {"optimizer": "adam", "joint": True}),
+        ("randomized", {"optimizer": "adam"}),
         ("variational", {"optimizer": "adam"}),
         ("variational", {"optimizer": "soap", "shared_batches": False}),
         ("evidential", {"optimizer": "soap", "early_stopping": 1, "epochs": 6}),

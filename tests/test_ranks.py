@@ -39,7 +39,7 @@ def _config(method: str, posterior: dict | None = None, **training) -> ampsure.c
 
 
 CASES = {
-    "adam": [_config("repulsive", optimizer="adam")],
+    "adam": [_config("repulsive", {"prior_scale": 1.0}, optimizer="adam")],
     "own batches": [_config("repulsive", {"beta": 0.0}, shared_batches=False, gradient_clip=1.0, early_stopping=1)],
     "global": [_config("repulsive-global", {"members": 4})],
     "joint": [_config("repulsive", {"systematic": "global-joint"}, optimizer="adam")],

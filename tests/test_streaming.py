@@ -297,12 +297,21 @@ def test_trainings_side_by_side_are_in_memory(folder):
 # from a file to a surrogate
 
 
-@pytest.mark.parametrize("method", ["recommended", "repulsive-global", "mse"])
-def test_a_file_that_fits_one_window_trains_as_in_memory(flat_events, tmp_path, method):
+@pytest.mark.parametrize(
+    ("method", "changed"),
+    [
+        ("recommended", {}),
+        ("repulsive-global", {}),
+        ("mse", {}),
+        ("heteroscedastic", {"posterior": {"name": "laplace"}}),
+    ],
+)
+def test_a_file_that_fits_one_window_trains_as_in_memory(flat_events, tmp_path, method, changed):
     events = ampsure.disturbances.disturb(flat_events, [ampsure.disturbances.Outliers()], seed=1)
     save(events, tmp_path / "events.h5")
-    ours = ampsure.fit(EventFile(tmp_path / "events.h5"), method, config=SMALL, checkpoint=tmp_path / "c", **SHORT)
-    theirs = ampsure.fit(events, method, config=SMALL, **SHORT)
+    config = {**SMALL, **changed}
+    ours = ampsure.fit(EventFile(tmp_path / "events.h5"), method, config=config, checkpoint=tmp_path / "c", **SHORT)
+    theirs = ampsure.fit(events, method, config=config, **SHORT)
     assert ours.weights_checksum == theirs.weights_checksum
     assert ours.provenance["data"].items() >= theirs.provenance["data"].items()
     assert not list((tmp_path / "c").glob("scratch-*"))

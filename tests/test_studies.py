@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("studies")  # one worker runs them all: the
 CLAIMS = [
     *("D1", "L1", "L2", "L3", *(f"R{k}" for k in range(1, 12)), *(f"E{k}" for k in range(1, 5))),
     *(*(f"B{k}" for k in range(1, 6)), *(f"P{k}" for k in range(1, 5)), *(f"G{k}" for k in range(1, 6)), "A1"),
-    *("O1", "O2", "O3", "O4", "O5"),  # ours
+    *("O1", "O2", "O3", "O4", "O5", "O6", "O7"),  # ours
 ]
 NAMES = [
     "true-amplitudes",
@@ -46,6 +46,7 @@ NAMES = [
     "accuracy-size",
     "bias-remedies",
     "exam",
+    "gap-methods",
 ]
 SMOKE = PRESETS["smoke"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import pi
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import optimize, stats
 
 from ampsure.config import DEFAULT_METHOD, Config, resolve
 from ampsure.errors import AmpsureError
@@ -20,6 +20,10 @@ from ampsure.training import Progress
 __all__ = ["Audit", "audit"]
 
 Floats = NDArray[np.float64]
+
+_LARGEST = 40.0  # of a wrong residual, in standard deviations of all log amplitudes: seventeen orders of magnitude
+_CERTAIN = 0.95  # probability of being wrong: of twenty suspects one may be right
+_FEWEST = 3.0  # degrees of freedom of pulls that are right: heavier tails would explain any error
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,8 @@ class Audit:
 
     @property
     def suspects(self) -> NDArray[np.int64]:
-        """Indices of events that are rather wrong than right, those furthest off first."""
-        found = np.flatnonzero(self.probability > 0.5)
+        """Indices of events that are almost certainly wrong, those furthest off first."""
+        found = np.flatnonzero(self.probability > _CERTAIN)
         return found[np.argsort(-np.abs(self.pull[found]), kind="stable")]
 
 
@@ -57,8 +61,8 @@ def audit(
     """The probability of every amplitude to be wrong, given all the others.
 
     Each part of the events is predicted by a surrogate that has not seen it, so that no amplitude vouches for itself.
-    Residuals are then a mixture of right amplitudes, Gaussian with the calibrated sigma_tot, and wrong ones with a
-    Cauchy distribution as wide as all amplitudes; their share is fitted to the residuals.
+    Residuals are then a mixture of right amplitudes, as far off as sigma_tot says, with tails, and of wrong ones, off by
+    any order of magnitude; tails and shares are fitted to all residuals.
 
     Args:
         config: of the surrogates; by default the recommended method. It must allow for outliers.
@@ -89,12 +93,25 @@ def audit(
     return Audit(probability, amplitude, sigma, residual / np.sqrt(variance), share)
 
 
-def _wrong(residual: Floats, variance: Floats, steps: int = 100) -> tuple[Floats, float]:
-    """Probability of each residual (N,) to be wrong, and their share: expectation and maximisation in turn."""
-    with np.errstate(under="ignore"):
-        right = np.exp(-0.5 * residual**2 / variance) / np.sqrt(2 * pi * variance)
-    wrong, share = 1 / (pi * (1 + residual**2)), 0.01
-    for _ in range(steps):
-        probability = share * wrong / (share * wrong + (1 - share) * right)
-        share = float(np.clip(probability.mean(), 0.5 / len(residual), 0.5))
-    return probability, share
+def _wrong(residual: Floats, variance: Floats) -> tuple[Floats, float]:
+    """Probability of each residual (N,) to be wrong, and their share, by the likelihood of all.
+
+    Right ones have a Student-t distribution of their pull, since no calibration is perfect; wrong ones are larger than
+    sigma, and no size of theirs is likelier than another: their logarithm is uniform up to `_LARGEST`.
+    """
+    sigma = np.sqrt(variance)
+    pull = residual / sigma
+    with np.errstate(divide="ignore"):
+        log_size = np.log(np.abs(pull))
+    log_wrong = np.where(log_size > 0, -log_size - np.log(2 * np.log(np.maximum(_LARGEST / sigma, 2.0))), -np.inf)
+
+    def parts(theta: Floats) -> tuple[Floats, Floats]:
+        """Logs of the densities of the pull, each times the share of its kind: (N,) right, (N,) wrong."""
+        odds, scale, freedom = theta
+        log_right = stats.t.logpdf(pull / np.exp(scale), _FEWEST + np.exp(freedom)) - scale
+        return log_right - np.logaddexp(0.0, odds), log_wrong - np.logaddexp(0.0, -odds)
+
+    found = optimize.minimize(lambda theta: -np.logaddexp(*parts(theta)).mean(), [-4.0, 0.0, 3.0], method="Nelder-Mead")
+    right, wrong = parts(found.x)
+    probability = np.exp(wrong - np.logaddexp(right, wrong))
+    return probability, float(1 / (1 + np.exp(-found.x[0])))

@@ -69,15 +69,16 @@ class Calibration:
     a factor to it; they see the features, and both variances, no further than in the held-out events. Their harmonic
     mean is used: then the mean squared pull is the average of theirs, which is one on the events each has not seen.
 
-    Held-out events that no network has seen then fix a shift, a scale and the intervals: split-conformal prediction
-    with |pull| as its score (Vovk et al., 2005; Lei et al., arXiv:1604.04173).
+    A shift and a scale come from all these events, each seen by the network that was trained without it; the intervals
+    from those alone that no network has seen: split-conformal prediction with |pull| as its score (Vovk et al., 2005;
+    Lei et al., arXiv:1604.04173).
 
     Args:
         networks: one member a part of the events left out.
         standardization: of what they see.
-        shift: mean pull of the last events: the mean moves by this many sigma_tot.
-        scale: of both sigmas, so that 68.27 % of these events are within one.
-        scores: (S,) order statistics of |pull| after that, evenly spread over all `count` of them.
+        shift: mean pull: the mean moves by this many sigma_tot.
+        scale: of both sigmas, so that 68.27 % of the events are within one.
+        scores: (S,) order statistics of |pull| after that, evenly spread over all `count` of the last events.
     """
 
     networks: StackedMLP
@@ -95,16 +96,21 @@ class Calibration:
         square = self.scale**2
         return self.shift * (corrected + variance_stat).sqrt(), square * corrected, square * variance_stat
 
-    def settled(self, pull: Tensor) -> Calibration:
+    def settled(self, pull: Tensor, crossed: Tensor | None = None) -> Calibration:
         """With shift, scale and scores from pulls (N,) of events that neither networks nor members have seen.
 
         A pull is measured from the mean of all others, as the one to come will be. Few pulls teach no shift or scale.
+
+        Args:
+            crossed: (M,) pulls of other events, each from the network that has not seen it: they fix shift and scale
+                as well, but a promise can be made with the first ones alone.
         """
         count, shift, scale, size = len(pull), 0.0, 1.0, pull.double().abs()
-        if count >= _ENOUGH:
-            shift = float(pull.mean())
-            size = (pull.double() - shift).abs() * count / (count - 1)
-            scale = float(np.quantile(size.cpu().numpy(), _ONE_SIGMA))
+        known = pull.double() if crossed is None else torch.cat([pull, crossed]).double()
+        if len(known) >= _ENOUGH:
+            shift = float(known.mean())
+            size = (pull.double() - shift).abs() * len(known) / (len(known) - 1)
+            scale = float(np.quantile((known - shift).abs().cpu().numpy(), _ONE_SIGMA))
         scores = size.sort().values.cpu()[torch.from_numpy(_ranks(count))] / scale
         return replace(self, shift=shift, scale=scale, scores=scores, count=count)
 

@@ -74,23 +74,29 @@ class PosteriorConfig(_Section):
     """How the weights are distributed.
 
     Args:
-        name: one network, an ensemble, or a Gaussian over weights.
+        name: one network, an ensemble, a Gaussian over weights learned in training ("variational"), or one around
+            trained weights ("laplace").
         members: of an ensemble.
         beta: strength of the repulsion between members; 0 is a plain ensemble.
         prior_width: of the Gaussian prior of the weights.
+        prior_scale: of the randomized priors of an ensemble: every member has a random network of its own, which does
+            not learn, times this number, added to its outputs; 0 for none.
+        structure: of a Laplace posterior: the weights of the "last-layer", or of all layers ("kfac").
         systematic: how an ensemble combines its systematic uncertainties: the mean of the variances, the inverse of
             the summed precisions, or one network for all, trained on the residuals of the mean afterwards or jointly.
             "held-out", for networks and ensembles, corrects the members' own by the residuals of validation events.
         sigma_hidden: layers of such a network; by default those of the members, or 3x64 for "held-out".
         lambda_sigma: weight of the joint loss of that network; by default the number of members.
         initial_width: of the weights of a variational posterior.
-        samples, sample_seed: networks drawn from a variational posterior for predictions, and their seed.
+        samples, sample_seed: networks drawn from a variational or Laplace posterior for predictions, and their seed.
     """
 
-    name: Literal["point", "ensemble", "variational"] = "point"
+    name: Literal["point", "ensemble", "variational", "laplace"] = "point"
     members: int = Field(1, ge=1)
     beta: float = Field(1.0, ge=0)
     prior_width: float = Field(1.0, gt=0, allow_inf_nan=True)
+    prior_scale: float = Field(0.0, ge=0)
+    structure: Literal["last-layer", "kfac"] = "last-layer"
     systematic: Literal["averaged", "inverse-variance", "global", "global-joint", "held-out"] = "averaged"
     sigma_hidden: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(None, min_length=1)
     lambda_sigma: float | None = Field(None, gt=0)
@@ -224,12 +230,18 @@ def _check(config: Config) -> None:
     if config.network.activation not in ACTIVATIONS:
         raise AmpsureError(f"Unknown activation {config.network.activation!r}; known are {', '.join(ACTIVATIONS)}.")
     p, fractions = config.posterior, config.data.fractions
-    if p.name != "ensemble" and (p.members > 1 or p.systematic not in ("averaged", "held-out")):
+    if (p.name not in ("ensemble", "laplace") and p.members > 1) or (
+        p.name != "ensemble" and p.systematic not in ("averaged", "held-out")
+    ):
         raise AmpsureError(
             "posterior.members and posterior.systematic are for posterior.name = 'ensemble' ('held-out' for 'point')."
         )
-    if p.name == "variational" and p.systematic != "averaged":
-        raise AmpsureError("posterior.systematic is 'averaged' for posterior.name = 'variational'.")
+    if p.name in ("variational", "laplace") and p.systematic != "averaged":
+        raise AmpsureError(f"posterior.systematic is 'averaged' for posterior.name = '{p.name}'.")
+    if p.name == "laplace" and p.samples % 2:
+        raise AmpsureError(f"A Laplace posterior is drawn from in pairs: posterior.samples is even, not {p.samples}.")
+    if p.name != "ensemble" and p.prior_scale:
+        raise AmpsureError("posterior.prior_scale is for posterior.name = 'ensemble'.")
     if p.name == "variational" and p.prior_width == float("inf"):
         raise AmpsureError("A variational posterior needs a finite posterior.prior_width.")
     if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:

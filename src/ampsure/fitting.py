@@ -25,10 +25,11 @@ from ampsure.events import Events
 from ampsure.generation.settings import Cuts
 from ampsure.io import EventFile, checksum, load_or_open, make_folder
 from ampsure.likelihoods import Likelihood, get_likelihood
+from ampsure.likelihoods.base import bounded
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.noise import NoiseProfile, find_noise
-from ampsure.posteriors import Ensemble, Point, Posterior, Variational
+from ampsure.posteriors import Ensemble, Point, Posterior, Variational, neighbours
 from ampsure.preprocessing import AsinhTarget, Features, LogTarget, Standardization, get_features, get_target
 from ampsure.scratch import Column, Scratch, each, lazily, mean_square, parts, sample
 from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
@@ -49,6 +50,8 @@ _FOLDS = 4  # of the validation events, where sigma is learned from them
 _NINE_TENTHS = 2.705543454  # of squared pulls are below
 _FAR = 8.0  # standard deviations
 _WINDOW = 1 << 20  # training events in memory, of those that are in a file, and at most so many for validation
+_RANDOM = 10**6  # from the seeds of members to those of their randomized priors
+_PAIRS = 8  # of neighbours, where a single network has to know what it does not know
 
 Source = Events | EventFile
 """Events in memory or in a file."""
@@ -332,6 +335,8 @@ def _fitted(
             companion = SigmaCompanion(sigma.network, config.posterior.lambda_sigma or config.posterior.members)
         left = [_left(earlier, *given, systematic) for given in sets]
         scale = float(mean_square(left[0]).sqrt()) if stage else 1.0
+        if stage and isinstance(earlier[-1].likelihood, MSE):
+            earlier[-1].likelihood.variance = (scale / earlier[-1].scale) ** 2
         seen = [(x.to(dtype), _scaled(y, scale).to(dtype)) for (x, _), y in zip(sets, left, strict=True)]
         name = "members" if stages == 1 else f"stage-{stage + 1}"
         data = TrainingData(*seen[0], *_resident(seen[1]))
@@ -379,6 +384,7 @@ def _fitted(
         [history["sigma"]] = yield "sigma", [Training(sigma, ResidualVariance(), on, config.training)]
     if sigma is not None:
         surrogate.sigma_network = sigma.network.requires_grad_(False)
+    surrogate.neighbours = _neighbours(surrogate, sets[0][0])
     if systematic == "held-out":
         history["sigma"] = yield from _calibrate(surrogate, *_resident(seen[2]))
     surrogate.provenance = {
@@ -420,18 +426,35 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
     with torch.no_grad():
         _, corrected, _ = learned(x[n:], syst[n:].double(), stat[n:].double())
         pull = residual[n:] / (corrected + besides[n:]).sqrt()
-    surrogate.calibration = learned.settled(pull) if len(pull) else learned
+        factor = bounded(stack(seen)[..., 0]).exp().gather(0, folds[None])[0]  # of the network that left an event out
+        crossed = residual[:n] / (factor * syst[:n] + besides[:n]).sqrt()
+    surrogate.calibration = learned.settled(pull, crossed) if len(pull) else learned
     return histories[0]
 
 
 def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: torch.dtype, stage: int = 0) -> Posterior:
     p, seed = config.posterior, config.training.seed + stage
-    network = _stack(config, n_inputs, likelihood.n_outputs, dtype, p.members if p.name == "ensemble" else 1, seed)
+    network = _stack(config, n_inputs, likelihood.n_outputs, dtype, p.members, seed)
     with torch.no_grad():
         network.biases[-1] += torch.tensor(likelihood.initial_bias(), dtype=dtype)
     if p.name == "ensemble":
-        return Ensemble(network, beta=p.beta if p.members > 1 else 0.0, prior_width=p.prior_width)
+        beta = p.beta if p.members > 1 else 0.0
+        return Ensemble(network, beta, p.prior_width, prior_scale=p.prior_scale, seed=seed + _RANDOM)
     return variational(config, network) if p.name == "variational" else Point(network)
+
+
+def _neighbours(surrogate: Surrogate, x: Column) -> tuple[StackedMLP, ...]:
+    """Of every stage, from training features (N, F): for a Laplace posterior, or for a single network with holes."""
+    p = surrogate.config.posterior
+    single = p.systematic == "held-out" and p.members == 1 and len(surrogate.standardization.holes)
+    if p.name != "laplace" and not single:
+        return ()
+    options: dict[str, Any] = {"structure": p.structure, "samples": p.samples, "seed": p.sample_seed}
+    if single:
+        options |= {"structure": "kfac", "samples": 2 * _PAIRS}
+    stages = [(stage.network, stage.likelihood) for stage in surrogate.earlier]
+    stages.append((surrogate.network, surrogate.likelihood))
+    return tuple(neighbours(*stage, x, **options).requires_grad_(False) for stage in stages)
 
 
 def _has_sigma(config: Config) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from ampsure.calibration import Calibration, conformal_reach
@@ -29,7 +29,7 @@ from ampsure.kinematics import Array
 from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.networks import StackedMLP
 from ampsure.noise import NoiseProfile
-from ampsure.posteriors import Variational, inverse_variance_mean
+from ampsure.posteriors import Variational, inverse_variance_mean, variance_of_neighbours
 from ampsure.preprocessing import (
     AsinhTarget,
     LogTarget,
@@ -44,9 +44,10 @@ from ampsure.training.sigma import ResidualVariance
 
 __all__ = ["Intervals", "Prediction", "Stage", "Surrogate", "load_surrogate"]
 
-SCHEMA_VERSION = 3  # 2: stages; 3: their limits, calibration, holes, noise
+SCHEMA_VERSION = 4  # 2: stages; 3: their limits, calibration, holes, noise; 4: neighbours
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CHUNK = 4096  # rows at a time: what stays in the cache
+_ONE_SIGMA = 0.8413447461  # of a Gaussian is below one sigma
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,10 @@ class Stage:
     scale: float
     limit: float = inf
 
+    def of(self, out: Tensor, systematic: str) -> Tensor:
+        """The term of outputs (E, B, n_outputs), in units of the standardised target: (B,)."""
+        return self.scale * combine(out, self.likelihood, systematic)[0].clamp(-self.limit, self.limit)
+
 
 @dataclass
 class Surrogate:
@@ -132,6 +137,8 @@ class Surrogate:
         earlier: stages trained before `network`, which learned what they left over.
         sigma_network: learned sigma of the ensemble mean, if `config.posterior.systematic` asks for one.
         calibration: from held-out events, if it asks for that.
+        neighbours: of the network of every stage, the last one's at the end, drawn from a Laplace posterior; none where
+            members tell the statistical uncertainty.
         noise: found in narrow ranges, if amplitudes may be wrong (`likelihood.outliers`).
         posterior: what the members were drawn from, if they can be drawn again (see `resampled`).
         cuts: of the training events, for the domain flag; None where they are not known.
@@ -150,6 +157,7 @@ class Surrogate:
     earlier: tuple[Stage, ...] = ()
     sigma_network: StackedMLP | None = None
     calibration: Calibration | None = None
+    neighbours: tuple[StackedMLP, ...] = ()
     noise: NoiseProfile = field(default_factory=lambda: NoiseProfile(torch.zeros(0, 4, dtype=torch.float64)))
     posterior: Variational | None = None
     cuts: Cuts | None = None
@@ -239,7 +247,10 @@ class Surrogate:
         if self.cuts is not None:
             inside = inside & self.cuts.passed(momenta, self.process)
         systematic = self.config.posterior.systematic
-        offset = sum_of_stages(self.earlier, x, systematic)
+        earlier = [stage.network(x) for stage in self.earlier]
+        offset = torch.zeros_like(x[:, 0])
+        for stage, outputs in zip(self.earlier, earlier, strict=True):
+            offset = offset + stage.of(outputs, systematic)
         features, x = x, x.to(self.network.weights[0].dtype)
         out = self.network(x)
         mean, variance_syst, variance_stat = combine(out, self.likelihood, systematic)
@@ -249,14 +260,50 @@ class Surrogate:
         if self.calibration is not None:
             correction, variance_syst, variance_stat = self.calibration(x, variance_syst, variance_stat)
             mean = mean + correction
-        if systematic == "held-out" and len(out) > 1:  # where nothing was learned, errors need not be independent
-            members = self.likelihood.prediction(out).double()
-            one = (members - members.mean(0)).square().sum(0) / (len(out) - 1)
-            variance_stat = torch.where(inside, variance_stat, torch.maximum(variance_stat, one))
+        doubt, everywhere = self.doubt
+        if doubt:
+            alone = doubt * self._alone([*earlier, out], features) / square
+            if everywhere:
+                variance_stat = variance_stat + alone
+            else:
+                variance_stat = torch.where(inside, variance_stat, torch.maximum(variance_stat, alone))
         variance_syst = variance_syst + self.noise(features) / square
         # nobody can know less than the spread of all amplitudes; a network that runs away would say so
         variances = [(square * v).clamp_max(1.0) for v in (variance_syst, variance_stat)]
         return offset + self.scale * mean, variances[0], variances[1], inside, out, offset
+
+    @property
+    def doubt(self) -> tuple[float, bool]:
+        """A factor to the statistical variance of a network alone, and whether that counts inside the domain too.
+
+        Where nothing was learned, the errors of members need not be independent, and their mean is no better than each
+        of them; that of an earlier stage is shared by all of the next. Few tell a variance badly: the factor is the one
+        by which Student's t is wider than a Gaussian, so that 68.27 % of errors are within a sigma from any number.
+        """
+        if self.config.posterior.name == "laplace":
+            return 1.0, True
+        pairs = self.neighbours[-1].members // 2 if self.neighbours else self.network.members - 1
+        if self.config.posterior.systematic != "held-out" or not pairs:
+            return 0.0, False
+        return float(stdtrit(pairs, _ONE_SIGMA)) ** 2, False
+
+    def _alone(self, outputs: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Statistical variance of single networks, of all stages together, in units of the standardised target.
+
+        Args:
+            outputs: (E, B, n_outputs) of every stage.
+            x: (B, F) float64.
+        """
+        total = torch.zeros_like(x[:, 0])
+        stages = [(stage.likelihood, stage.scale) for stage in self.earlier] + [(self.likelihood, self.scale)]
+        for k, (likelihood, scale) in enumerate(stages):
+            if self.neighbours:
+                variance = variance_of_neighbours(likelihood.prediction(self.neighbours[k](x)))
+            else:
+                members = likelihood.prediction(outputs[k]).double()
+                variance = (members - members.mean(0)).square().sum(0) / (len(members) - 1)
+            total = total + scale**2 * variance
+        return total
 
     def resampled(self, samples: int, seed: int = 0) -> Surrogate:
         """The same surrogate with another number of networks drawn from its variational posterior.
@@ -276,7 +323,9 @@ class Surrogate:
         return replace(self, config=config, network=network.to(self.network.weights[0].dtype))
 
     def in_precision(self, precision: str) -> Surrogate:
-        """A copy that predicts in "float64" or "float32", whatever it was trained in; earlier stages stay in float64.
+        """A copy that predicts in "float64" or "float32", whatever it was trained in.
+
+        Earlier stages and neighbours stay in float64.
 
         Surrogates come in float64, so that what they say does not depend on machine, batch or program. In float32 they
         are two to three times as fast, and amplitudes are good to about 1e-6; the statistical uncertainty, a small
@@ -289,7 +338,7 @@ class Surrogate:
             return deepcopy(network).to(_DTYPES[precision])
 
         earlier = tuple(replace(stage, network=deepcopy(stage.network)) for stage in self.earlier)
-        copy = replace(self, network=converted(self.network), earlier=earlier)
+        copy = replace(self, network=converted(self.network), earlier=earlier, neighbours=deepcopy(self.neighbours))
         if self.sigma_network is not None:
             copy.sigma_network = converted(self.sigma_network)
         if self.calibration is not None:
@@ -300,7 +349,8 @@ class Surrogate:
         """The same surrogate on another device."""
         device = torch.device(device)
         self.network.to(device)
-        for module in (self.sigma_network, self.posterior, *(stage.network for stage in self.earlier)):
+        stages = (stage.network for stage in self.earlier)
+        for module in (self.sigma_network, self.posterior, *stages, *self.neighbours):
             if module is not None:
                 module.to(device)
         self.standardization, self.noise = self.standardization.to(device), self.noise.to(device)
@@ -330,6 +380,8 @@ class Surrogate:
         for name, network in networks.items():
             weights = {} if network is None else network.state_dict()
             tensors |= {f"{name}.{k}": v.to(dtype_of(self.config)) for k, v in weights.items()}  # as they were trained
+        for stage, network in enumerate(self.neighbours):
+            tensors |= {f"neighbours.{stage}.{k}": v for k, v in network.state_dict().items()}
         return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -355,6 +407,7 @@ class Surrogate:
                 for stage in self.earlier
             ],
             "sigma_network": None if self.sigma_network is None else _shape(self.sigma_network),
+            "neighbours": [_shape(network) for network in self.neighbours],
             "calibration": None
             if self.calibration is None
             else {
@@ -409,8 +462,7 @@ def sum_of_stages(stages: Sequence[Stage], x: Tensor, systematic: str) -> Tensor
     """What the stages predict together, in units of the standardised target: float64 (B, F) -> (B,)."""
     total = torch.zeros_like(x[:, 0])
     for stage in stages:
-        mean = combine(stage.network(x), stage.likelihood, systematic)[0]
-        total = total + stage.scale * mean.clamp(-stage.limit, stage.limit)
+        total = total + stage.of(stage.network(x), systematic)
     return total
 
 
@@ -450,6 +502,10 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
                 )
                 for k, stage in enumerate(description.get("earlier", []))
             ),
+            neighbours=tuple(
+                _network(shape, config, _section(tensors, f"neighbours.{k}."), torch.float64)
+                for k, shape in enumerate(description.get("neighbours", []))
+            ),
             posterior=posterior,
             noise=NoiseProfile(tensors.get("noise", torch.zeros(0, 4, dtype=torch.float64))),
             cuts=None if description["cuts"] is None else Cuts(**description["cuts"]),
@@ -485,7 +541,9 @@ def _shape(network: StackedMLP) -> dict[str, Any]:
     return {"widths": list(network.widths), "members": network.members}
 
 
-def _network(shape: dict[str, Any], config: Config, weights: dict[str, Tensor]) -> StackedMLP:
+def _network(
+    shape: dict[str, Any], config: Config, weights: dict[str, Tensor], dtype: torch.dtype | None = None
+) -> StackedMLP:
     n_inputs, *hidden, n_outputs = shape["widths"]
     network = StackedMLP(
         n_inputs,
@@ -494,7 +552,7 @@ def _network(shape: dict[str, Any], config: Config, weights: dict[str, Tensor]) 
         activation=config.network.activation,
         residual=config.network.residual,
         members=shape["members"],
-        dtype=dtype_of(config),
+        dtype=dtype or dtype_of(config),
     )
     network.load_state_dict(weights)
     return network.requires_grad_(False)

@@ -196,7 +196,7 @@ def audit_command(
         raise typer.Exit(130) from None
     suspects = found.suspects
     console.print(
-        f"{len(suspects):,} of {len(events):,} amplitudes are rather wrong than right; "
+        f"{len(suspects):,} of {len(events):,} amplitudes are wrong with a probability above 95 %; "
         f"{found.share * len(events):,.0f} are expected to be wrong."
     )
     table = Table("event", "amplitude", "expected", "sigma", "probability")

@@ -27,6 +27,7 @@ from ampsure.kinematics import Array
 from ampsure.likelihoods import Evidential, EvidentialMixture, Likelihood, Mixture
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
+from ampsure.posteriors.laplace import STEP
 from ampsure.preprocessing import AsinhTarget, Standardization
 from ampsure.surrogate import Prediction, Surrogate
 
@@ -232,6 +233,8 @@ def _model(surrogate: Surrogate, weights: _Weights) -> str:
     calibration = s.calibration
     extra = [n for n in (s.sigma_network, calibration.networks if calibration is not None else None) if n is not None]
     widest = max(_padded(width) for network in (*networks, *extra) for width in network.widths[1:])
+    most_members = max(network.members for network in (*networks, *s.neighbours))
+    doubt, everywhere = s.doubt
     asinh = isinstance(s.target, AsinhTarget)
     lines = [
         f"// Written by ampsure {__version__}: the numbers of one surrogate.",
@@ -275,7 +278,7 @@ def _model(surrogate: Surrogate, weights: _Weights) -> str:
         f"using Real = {'double' if s.network.weights[0].dtype == torch.float64 else 'float'};",
         f"constexpr Activation activation = Activation::{s.network.activation};",
         f"constexpr bool residual = {_bool(s.network.residual)};",
-        f"constexpr int widest = {widest}, most_members = {max(network.members for network in networks)};",
+        f"constexpr int widest = {widest}, most_members = {most_members};",
         f"constexpr int most_components = {max(getattr(likelihood, 'k', 1) for likelihood in likelihoods)};",
         f"constexpr Systematic systematic = Systematic::{systematic};",
         f"constexpr int n_stages = {len(s.earlier)};",
@@ -283,11 +286,15 @@ def _model(surrogate: Surrogate, weights: _Weights) -> str:
     stages = []
     for k, stage in enumerate(s.earlier):
         lines += _network(f"stage_{k}", stage.network, weights)
+        lines += _network(f"neighbours_{k}", s.neighbours[k] if s.neighbours else None, weights)
         numbers = f"{_real(stage.scale)}, {_real(stage.limit)}"
-        stages.append(f"{{stage_{k}, {_likelihood(stage.likelihood)}, {numbers}}}")
+        stages.append(f"{{stage_{k}, {_likelihood(stage.likelihood)}, {numbers}, neighbours_{k}}}")
     lines += [
         f"constexpr Stage stages[] = {{{', '.join(stages) or '{}'}}};",
         *_network("network", s.network, weights),
+        *_network("neighbours", s.neighbours[-1] if s.neighbours else None, weights),
+        f"constexpr double neighbour_step = {_real(STEP)}, doubt = {_real(doubt)};",
+        f"constexpr bool doubt_everywhere = {_bool(everywhere)};",
         f"constexpr Likelihood likelihood = {_likelihood(s.likelihood)};",
         f"constexpr double last_scale = {_real(s.scale)}, last_limit = {_real(s.limit)};",
         f"constexpr bool has_sigma = {_bool(s.sigma_network is not None)};",

@@ -85,6 +85,44 @@ class StackedMLP(nn.Module):
             with torch.no_grad():
                 self.biases[-1] += torch.as_tensor(output_bias, dtype=dtype)
 
+    def reshaped(
+        self,
+        *,
+        hidden: Sequence[int] | None = None,
+        members: int | None = None,
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+    ) -> StackedMLP:
+        """A stack of the same kind with new weights, and another size where one is given."""
+        like = self.weights[0]
+        return StackedMLP(
+            self.widths[0],
+            self.widths[-1],
+            hidden=hidden or self.widths[1:-1],
+            activation=self.activation,
+            residual=self.residual,
+            members=members or self.members,
+            seed=seed,
+            fused=self.fused,
+            dtype=dtype or like.dtype,
+        ).to(like.device)
+
+    def plus(self, other: StackedMLP) -> StackedMLP:
+        """One stack whose outputs are the sums of those of two with equally many layers, as wide as both together."""
+        total = self.reshaped(hidden=[a + b for a, b in zip(self.widths[1:-1], other.widths[1:-1], strict=True)])
+        with torch.no_grad():
+            for k, (weight, bias) in enumerate(zip(total.weights, total.biases, strict=True)):
+                n_in, n_out = self.weights[k].shape[1:]
+                row, column = 0 if k == 0 else n_in, 0 if k == len(self.weights) - 1 else n_out  # of the other's block
+                for target, one, another, first in (
+                    (weight, self.weights[k], other.weights[k], row),
+                    (bias, self.biases[k], other.biases[k], 0),
+                ):
+                    target.zero_()
+                    target[:, : one.shape[1], :n_out] += one
+                    target[:, first:, column:] += another
+        return total
+
     def linear(self, layer: int, x: Tensor) -> Tensor:
         """Affine map of a layer: (E, B, in) -> (E, B, out)."""
         return torch.baddbmm(self.biases[layer], x, self.weights[layer])

@@ -2,6 +2,17 @@
 
 from .base import Point, Posterior
 from .ensemble import Ensemble, inverse_variance_mean, repulsion
+from .laplace import laplace_covariance, neighbours, variance_of_neighbours
 from .variational import Variational
 
-__all__ = ["Ensemble", "Point", "Posterior", "Variational", "inverse_variance_mean", "repulsion"]
+__all__ = [
+    "Ensemble",
+    "Point",
+    "Posterior",
+    "Variational",
+    "inverse_variance_mean",
+    "laplace_covariance",
+    "neighbours",
+    "repulsion",
+    "variance_of_neighbours",
+]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ampsure.networks import StackedMLP
+from ampsure.networks.mlp import Linear
 
 __all__ = ["Point", "Posterior"]
 
@@ -14,7 +15,7 @@ class Posterior(nn.Module):
     """An approximation q(theta) to the distribution of the weights given the data.
 
     It may stand for G trainings side by side (`ampsure.training.fleet`), their members one after the other: parameters
-    have a leading axis for the member, buffers one for the training.
+    have a leading axis for the member, buffers one for the training or for the member.
 
     Args:
         network: the stacked network whose weights it distributes.
@@ -29,6 +30,11 @@ class Posterior(nn.Module):
     def forward(self, x: Tensor, detached: slice | None = None) -> Tensor:
         """Outputs (E, B, n_outputs) of a training step, for inputs (B, F) or (E, B, F)."""
         out: Tensor = self.network(x, detached=detached)
+        return out
+
+    def expected(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The same without the noise of training, of all members or, for inputs (R, B, F), of some."""
+        out: Tensor = self.network(x, linear=None if rows is None else chosen(self.network, rows))
         return out
 
     def penalty(self, prediction: Tensor, n_train: Tensor, everyone: Tensor | None = None) -> Tensor:
@@ -55,6 +61,11 @@ class Posterior(nn.Module):
     def members(self) -> StackedMLP:
         """The networks that a prediction averages over."""
         return self.network
+
+
+def chosen(network: StackedMLP, rows: Tensor) -> Linear:
+    """The affine maps of some members (R,) of a stack."""
+    return lambda k, h: torch.baddbmm(network.biases[k][rows], h, network.weights[k][rows])
 
 
 class Point(Posterior):

@@ -66,20 +66,68 @@ class Ensemble(Posterior):
     Args:
         beta: strength of the repulsion; zero is a plain deep ensemble.
         prior_width: of the Gaussian prior of every weight; infinite for none.
+        prior_scale: of the randomized priors (Osband et al., arXiv:1806.03335): to the outputs of every member those of
+            a random network, which does not learn, are added, times this number. Where there are events, the member
+            learns to cancel them; elsewhere members differ by them.
+        seed: of these networks.
     """
 
     beta: Tensor  # (G,)
     precision: Tensor  # (G,) of the prior
 
-    def __init__(self, network: StackedMLP, beta: float = 1.0, prior_width: float = 1.0) -> None:
+    def __init__(
+        self,
+        network: StackedMLP,
+        beta: float = 1.0,
+        prior_width: float = 1.0,
+        *,
+        prior_scale: float = 0.0,
+        seed: int = 0,
+    ) -> None:
         super().__init__(network)
         like = network.weights[0].detach()
         self.register_buffer("beta", like.new_tensor([beta]), persistent=False)
         self.register_buffer("precision", like.new_tensor([prior_width**-2]), persistent=False)
-        self.is_repulsive, self.has_prior = beta > 0, prior_width < float("inf")
+        self.is_repulsive, self.has_prior, self.is_randomized = beta > 0, prior_width < float("inf"), prior_scale > 0
+        if self.is_randomized:
+            random = network.reshaped(seed=seed).requires_grad_(False)
+            for layer in (random.weights[-1], random.biases[-1]):
+                layer.mul_(prior_scale)
+            for k, both in enumerate(zip(random.weights, random.biases, strict=True)):
+                for name, value in zip(("weight", "bias"), both, strict=True):
+                    self.register_buffer(f"random_{name}_{k}", value.detach(), persistent=False)  # (G E, in, out)
+
+    def forward(self, x: Tensor, detached: slice | None = None) -> Tensor:
+        out = super().forward(x, detached)
+        return out + self._random(x) if self.is_randomized else out
+
+    def expected(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        out = super().expected(x, rows)
+        return out + self._random(x, rows) if self.is_randomized else out
+
+    @torch.no_grad()
+    def _random(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Outputs of the random networks, of all or some members."""
+
+        def linear(k: int, h: Tensor) -> Tensor:
+            weight, bias = (self.get_buffer(f"random_{name}_{k}") for name in ("weight", "bias"))
+            return torch.baddbmm(bias, h, weight) if rows is None else torch.baddbmm(bias[rows], h, weight[rows])
+
+        out: Tensor = self.network(x, linear=linear)
+        return out
+
+    def members(self) -> StackedMLP:
+        """With a random network, one twice as wide does what both do."""
+        if not self.is_randomized:
+            return super().members()
+        random = self.network.reshaped()
+        for name, layers in (("weight", random.weights), ("bias", random.biases)):
+            for k, layer in enumerate(layers):
+                layer.data.copy_(self.get_buffer(f"random_{name}_{k}"))
+        return self.network.plus(random)
 
     def terms(self) -> tuple[bool, ...]:
-        return self.is_repulsive, self.has_prior
+        return self.is_repulsive, self.has_prior, self.is_randomized
 
     def penalty(self, prediction: Tensor, n_train: Tensor, everyone: Tensor | None = None) -> Tensor:
         """Repulsion; the prior is in `decay`."""

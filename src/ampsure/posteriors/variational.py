@@ -79,15 +79,7 @@ class Variational(Posterior):
         """A stack of networks drawn from the posterior; the same for the same seed, by default its own."""
         source = self.network
         samples, seed = self.samples if samples is None else samples, self.seed if seed is None else seed
-        drawn = StackedMLP(
-            source.widths[0],
-            source.widths[-1],
-            hidden=source.widths[1:-1],
-            activation=source.activation,
-            residual=source.residual,
-            members=samples,
-            dtype=source.weights[0].dtype,
-        ).to(source.weights[0].device)
+        drawn = source.reshaped(members=samples)
         generators = [member_generator(seed, member) for member in range(samples)]
         means, sigmas = (*source.weights, *source.biases), self.log_sigma
         with torch.no_grad():

@@ -19,6 +19,7 @@ from . import (
     evidential_mixture,
     exam,
     gap_accuracy,
+    gap_methods,
     gap_spectrum,
     gap_uncertainty,
     likelihoods,
@@ -78,6 +79,7 @@ STUDIES: dict[str, Study] = {
         accuracy_size,
         bias_remedies,
         exam,
+        gap_methods,
     )
 }
 """All studies, in the order of the paper, then our own."""

@@ -37,6 +37,12 @@ __all__ = ["Record", "cost", "load_record", "run_studies", "run_study", "study_e
 
 SCHEMA_VERSION = 1
 
+# Settings younger than the first results: they count where they are used, so that results from before stay valid.
+_NEW_SETTINGS: dict[str, dict[str, Any]] = {
+    "data": {"memory": None},
+    "posterior": {"prior_scale": 0.0, "structure": "last-layer"},
+}
+
 Tell = Callable[[str], None]
 Measure = Callable[[Surrogate, Events, Case], dict[str, Any]]
 
@@ -278,7 +284,11 @@ def _measure(measure: Measure, key: str, case: Case, *, events: Events, cache: P
 
 def _key(case: Case, data_key: str) -> str:
     """Of a training: the same for the same configuration and data, wherever it runs."""
-    config = case.config.model_dump(mode="json", exclude={"training": {"device"}, "data": {"path", "memory"}})
+    config = case.config.model_dump(mode="json", exclude={"training": {"device"}, "data": {"path"}})
+    for section, settings in _NEW_SETTINGS.items():
+        for name, default in settings.items():
+            if config[section].get(name) == default:
+                config[section].pop(name, None)
     described = [[type(d).__name__, asdict(d)] for d in case.disturbances]  # type: ignore[call-overload]
     text = json.dumps([config, described, data_key], sort_keys=True)
     return sha256(text.encode()).hexdigest()[:20]

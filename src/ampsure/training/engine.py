@@ -370,20 +370,16 @@ class Engine:
     @torch.no_grad()
     def _validation_loss(self, due: Sequence[_Course]) -> Tensor:
         """Mean loss of every member on the validation events of its training, (G, E); infinite where it is not due."""
-        network, groups = self._posterior.network, [i for i, c in enumerate(self._courses) if c in due]
-        linear = None
+        groups = [i for i, c in enumerate(self._courses) if c in due]
+        rows = None
         if len(groups) < len(self._courses):
             rows = torch.cat([torch.arange(g * self._members, (g + 1) * self._members) for g in groups])
             rows = rows.to(self._sum.device)
-
-            def linear(k: int, h: Tensor) -> Tensor:
-                return torch.baddbmm(network.biases[k][rows], h, network.weights[k][rows])
-
         result = torch.full_like(self._sum, float("inf"))
         total = torch.zeros_like(result[groups])
         size = max(self._batch, 8192 if self._sum.device.type == "cpu" else 2**20 // self._sum.numel())
         for x, y, weight in self._validation.chunks(groups, size):
-            out = network(self._spread(x[:, None]), linear=linear)
+            out = self._posterior.expected(self._spread(x[:, None]), rows)
             loss = self.likelihood.validation_loss(out, self._spread(y[:, None])).unflatten(0, total.shape)
             total += (loss * weight[:, None]).sum(-1, dtype=torch.float64)
         result[groups] = total

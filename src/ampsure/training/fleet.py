@@ -21,8 +21,10 @@ Module = TypeVar("Module", bound=nn.Module)
 def part(module: Module, members: range) -> Module:
     """Some of the members, as a module of its own."""
     result = copy.deepcopy(module)
-    for parameter in result.parameters():
-        parameter.data = parameter.data[members.start : members.stop].clone()
+    everyone = len(next(module.parameters()))
+    for values in (*result.parameters(), *result.buffers()):
+        if len(values) == everyone:  # not one for all of a training
+            values.data = values.data[members.start : members.stop].clone()
     for network in result.modules():
         if isinstance(network, StackedMLP):
             network.members = len(members)
@@ -34,7 +36,7 @@ class SideBySide:
 
     The weights are one tensor (G E, P), and all parameters, those of the joined module and those of every single one,
     are windows on it: what is elementwise is then a single call, and nothing has to be copied back. Parameters have a
-    leading member axis, buffers a leading axis for the training they belong to.
+    leading member axis, buffers one for the member or the training they belong to.
     """
 
     def __init__(self, modules: Sequence[Module]) -> None:

@@ -219,4 +219,14 @@ inline double spread(const Moments* member, int n, int stride) {
     return squares / (n - 1);
 }
 
+/// Variance told by pairs of neighbours, `step` standard deviations to both sides of a network: first all of one side.
+inline double spread_of_neighbours(const Moments* member, int n, int stride, double step) {
+    double squares = 0;
+    for (int e = 0; e < n / 2; ++e) {
+        const double slope = (member[e * stride].mean - member[(e + n / 2) * stride].mean) / (2 * step);
+        squares += slope * slope;
+    }
+    return squares / (n / 2);
+}
+
 }  // namespace ampsure

@@ -16,6 +16,7 @@ struct Stage {
     Network network;
     Likelihood likelihood;
     double scale, limit;
+    Network neighbours;
 };
 
 }  // namespace ampsure
@@ -45,8 +46,9 @@ constexpr int block = 240;  // points at a time: a multiple of the rows of all t
 constexpr int pairs = model::legs * (model::legs - 1) / 2;
 constexpr int calibrated = model::features + 2;
 constexpr double undefined = std::numeric_limits<double>::quiet_NaN();
+constexpr bool in_double = model::n_stages || model::neighbours.members;
 /// Whether sigma_stat is another one outside the domain, where errors of the members need not be independent.
-constexpr bool wary = model::systematic == Systematic::held_out && model::network.members > 1;
+constexpr bool wary = model::doubt > 0 && !model::doubt_everywhere;
 
 /// Where component k of leg j of point i stands.
 struct Momenta {
@@ -70,15 +72,15 @@ struct alignas(64) ampsure_surrogate {
     double momentum[model::legs][4][block];
     double raw[model::raw_features][block];
     Real x[block * model::features];
-    double x_double[model::n_stages ? block * model::features : 1];
+    double x_double[in_double ? block * model::features : 1];
     Real seen[model::calibrated ? block * calibrated : 1];
     alignas(64) Real a[block * model::widest];
     alignas(64) Real b[block * model::widest];
-    alignas(64) double a_double[model::n_stages ? block * model::widest : 1];
-    alignas(64) double b_double[model::n_stages ? block * model::widest : 1];
+    alignas(64) double a_double[in_double ? block * model::widest : 1];
+    alignas(64) double b_double[in_double ? block * model::widest : 1];
     Moments member[std::size_t(block) * model::most_members];
     Moments moments[block];
-    double offset[block], correction[block];
+    double offset[block], correction[block], alone[block];
     bool valid[block], inside[block];
 
     void predict(const Momenta& momenta, std::size_t first, int points, bool domain);
@@ -91,6 +93,7 @@ struct alignas(64) ampsure_surrogate {
     void features(int points);
     void standardize(int points);
     void earlier(int points);
+    void doubt(const Network& network, const Network& neighbours, const Likelihood& likelihood, double scale, int points);
     void calibrate(int points);
 };
 
@@ -220,13 +223,13 @@ void ampsure_surrogate::standardize(int points) {
             const double value = (column[i] - model::mean[f]) / model::scale[f];
             valid[i] &= std::isfinite(value);
             x[i * model::features + f] = Real(value);
-            if (model::n_stages) x_double[i * model::features + f] = value;
+            if (in_double) x_double[i * model::features + f] = value;
         }
     }
     for (int i = 0; i < points; ++i)
         if (!valid[i]) {  // its answer is not a number; until then anything that is one
             std::fill_n(x + i * model::features, model::features, Real(0));
-            if (model::n_stages) std::fill_n(x_double + i * model::features, model::features, 0.0);
+            if (in_double) std::fill_n(x_double + i * model::features, model::features, 0.0);
         }
 }
 
@@ -256,6 +259,7 @@ inline double held(double value, double limit) { return value < -limit ? -limit 
 
 void ampsure_surrogate::earlier(int points) {
     std::fill_n(offset, points, 0.0);
+    std::fill_n(alone, points, 0.0);
     for (int s = 0; s < model::n_stages; ++s) {
         const Stage& stage = model::stages[s];
         evaluate(stage.network, stage.likelihood, x_double, points, a_double, b_double, member);
@@ -263,7 +267,20 @@ void ampsure_surrogate::earlier(int points) {
             const double mean = combine(member + i, stage.network.members, block, model::systematic).mean;
             offset[i] += stage.scale * held(mean, stage.limit);
         }
+        doubt(stage.network, stage.neighbours, stage.likelihood, stage.scale, points);
     }
+}
+
+/// Adds the statistical variance of a single network of a stage, whose members have just been evaluated.
+void ampsure_surrogate::doubt(const Network& network, const Network& neighbours, const Likelihood& likelihood,
+                              double scale, int points) {
+    if (!(model::doubt > 0)) return;
+    if (neighbours.members) evaluate(neighbours, likelihood, x_double, points, a_double, b_double, member);
+    for (int i = 0; i < points; ++i)
+        alone[i] += scale * scale *
+                    (neighbours.members
+                         ? spread_of_neighbours(member + i, neighbours.members, block, model::neighbour_step)
+                         : spread(member + i, network.members, block));
 }
 
 /// The systematic variance times a factor learned from held-out events, a shift of the mean, a scale of both sigmas.
@@ -306,6 +323,7 @@ void ampsure_surrogate::predict(const Momenta& momenta, std::size_t first, int p
     earlier(points);
     evaluate(model::network, model::likelihood, x, points, a, b, member);
     for (int i = 0; i < points; ++i) moments[i] = combine(member + i, model::network.members, block, model::systematic);
+    doubt(model::network, model::neighbours, model::likelihood, model::last_scale, points);
     if constexpr (model::has_sigma) {
         const Real* out = forward<model::activation, model::residual>(
             model::sigma, weights_of<Real>(model::sigma, 0), x, model::features, points, a, b);
@@ -323,7 +341,9 @@ void ampsure_surrogate::predict(const Momenta& momenta, std::size_t first, int p
     }
     for (int i = 0; i < points; ++i) {
         Moments& m = moments[i];
-        if (wary && !inside[i]) m.stat = std::max(m.stat, spread(member + i, model::network.members, block));
+        const double single = model::doubt * alone[i] / (model::last_scale * model::last_scale);
+        if (model::doubt_everywhere) m.stat += single;
+        if (wary && !inside[i]) m.stat = std::max(m.stat, single);
         const double y = offset[i] + model::last_scale * (held(m.mean, model::last_limit) + correction[i]);
         // nobody can know less than the spread of all amplitudes
         auto variance = [](double v) {
