@@ -94,7 +94,7 @@ def test_studies_survive_a_lost_worker_to_the_bit(workers, events, tmp_path):
         weights = [(folder / "trainings" / key / "weights.safetensors").read_bytes() for folder in (a, b)]
         assert weights[0] == weights[1]
     told.clear()
-    assert len(list(run_studies(studies, PRESET, few, b, b, workers, tell=told.append))) == 3
+    assert len(list(run_studies(studies[1:2], PRESET, few, b, b, workers, tell=told.append))) == 1
     assert not told
 
 

@@ -473,7 +473,8 @@ def _replace_dataset(name: str, data: Any) -> Any:
         (lambda file: file.attrs.create("process", "{}"), "process description in .* is damaged"),
         (lambda file: file.attrs.create("process", [1, 2]), "process description in .* is damaged"),
         (lambda file: file.attrs.create("provenance", "{"), "provenance in .* is damaged"),
-        (lambda file: file.attrs.create("provenance", "[]"), "not a dictionary"),
+        (lambda file: file.attrs.create("provenance", np.bytes_("[]")), "not a dictionary"),
+        (lambda file: file.attrs.create("provenance", "{}"), "provenance in .* is damaged"),  # of variable length
         (lambda file: file.attrs.create("checksum", "0"), "do not match its checksum"),
         (lambda file: file["truth"].__setitem__(3, 1.0), "do not match its checksum"),
         (lambda file: file.__delitem__("noise"), "do not match its checksum"),

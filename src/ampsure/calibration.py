@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ampsure.errors import AmpsureError
 from ampsure.likelihoods import Likelihood
 from ampsure.likelihoods.base import bounded
 from ampsure.networks import StackedMLP
@@ -87,6 +88,10 @@ class Calibration:
     scale: float = 1.0
     scores: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     count: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count, int) or self.scores.shape != (min(self.count, _SCORES),):
+            raise AmpsureError(f"A calibration has {self.count} pulls, but other scores: train the surrogate again.")
 
     def __call__(self, x: Tensor, variance_syst: Tensor, variance_stat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Correction of the mean, systematic and statistical variance: (B, F), (B,), (B,) -> 3 x (B,)."""

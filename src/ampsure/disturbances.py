@@ -42,7 +42,7 @@ class Disturbance:
     def _recorded(self, events: Events, found: dict[str, Any]) -> dict[str, Any]:
         """The provenance of `events` with this disturbance added."""
         entry = {"kind": type(self).__name__, **asdict(self), **found}  # type: ignore[call-overload]
-        return {**events.provenance, "disturbances": [*events.provenance.get("disturbances", []), entry]}
+        return {**events.provenance, "disturbances": [*_earlier(events), entry]}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Smearing(Disturbance):
         if negative not in ("redraw", "keep"):
             raise AmpsureError(f"negative must be 'redraw' or 'keep', not {negative!r}.")
         # A stream of its own for every disturbance of a data set, so that noise added twice is independent.
-        rng = np.random.default_rng([seed, len(events.provenance.get("disturbances", []))])
+        rng = np.random.default_rng([seed, len(_earlier(events))])
         sigma = self.relative_sigma(events.final_state_mass) * np.abs(events.truth)
         smeared = events.amplitude + sigma * rng.standard_normal(len(events))
         lost = np.flatnonzero((smeared <= 0) & (events.amplitude > 0))
@@ -149,7 +149,7 @@ class Outliers(Disturbance):
         return error
 
     def __call__(self, events: Events, seed: int = 0, negative: Negative = "redraw") -> Events:
-        rng = np.random.default_rng([seed, len(events.provenance.get("disturbances", []))])
+        rng = np.random.default_rng([seed, len(_earlier(events))])
         error = self.relative_error(rng.random(len(events))) * rng.choice([-1.0, 1.0], len(events))
         wrong = np.abs(1 + error)  # a squared amplitude stays positive, however wrong
         count = int((np.abs(error) > 1e-3).sum())
@@ -175,6 +175,12 @@ class Gap(Disturbance):
         inside = np.abs(events.final_state_mass - self.threshold) < self.half_width
         provenance = self._recorded(events, {"events": int(inside.sum())})
         return replace(events, trainable=events.trainable & ~inside, provenance=provenance)
+
+
+def _earlier(events: Events) -> list[Any]:
+    """What was done to the events before; provenance is free in form."""
+    found = events.provenance.get("disturbances")
+    return found if isinstance(found, list) else []
 
 
 def disturb(

@@ -33,7 +33,7 @@ from ampsure.posteriors import Ensemble, Point, Posterior, Variational, neighbou
 from ampsure.preprocessing import AsinhTarget, Features, LogTarget, Standardization, get_features, get_target
 from ampsure.scratch import Column, Scratch, each, lazily, mean_square, parts, sample
 from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
-from ampsure.training import Engine, Progress, Training, TrainingData
+from ampsure.training import Engine, Progress, Training, TrainingData, enough_memory
 from ampsure.training.fleet import SideBySide
 from ampsure.training.ranks import Ranks, find_ranks
 from ampsure.training.sigma import ResidualVariance, SigmaCompanion
@@ -100,6 +100,7 @@ def fit(
     return fit_many([(events, config)], checkpoint=checkpoint, report=report and (lambda _, *told: report(*told)))[0]
 
 
+@enough_memory()
 def fit_many(
     jobs: Sequence[tuple[Source, Config]],
     *,

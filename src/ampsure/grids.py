@@ -132,9 +132,9 @@ def write_table(points: Sequence[Point], scores: Mapping[str, Score], by: str, p
 
 def save_run(surrogate: Surrogate, folder: Path) -> None:
     """A surrogate and its configuration, as `ampsure train` reads it."""
-    surrogate.save(folder)
-    with replacing(folder / "config.toml") as temporary:
+    with replacing(make_folder(folder) / "config.toml") as temporary:
         temporary.write_text(to_toml(surrogate.config))
+    surrogate.save(folder)  # the last: with it the run is whole
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ampsure.errors import AmpsureError
+
 __all__ = ["NoiseProfile", "find_noise"]
 
 _WINDOW = 64  # events next to each other in a feature
@@ -24,6 +26,10 @@ class NoiseProfile:
     """
 
     ranges: Tensor
+
+    def __post_init__(self) -> None:
+        if self.ranges.ndim != 2 or self.ranges.shape[1] != 4:
+            raise AmpsureError(f"Ranges of noise are rows of four numbers, not {tuple(self.ranges.shape)}.")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Added variance of features: (N, F) -> (N,)."""

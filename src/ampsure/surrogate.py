@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import pairwise
 from math import inf
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from ampsure.calibration import Calibration, conformal_reach
 from ampsure.config import Config
 from ampsure.errors import AmpsureError, InvalidEventsError
 from ampsure.generation.settings import Cuts
+from ampsure.io import temporary_beside
 from ampsure.kinematics import Array
 from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.networks import StackedMLP
@@ -48,6 +48,8 @@ SCHEMA_VERSION = 4  # 2: stages; 3: their limits, calibration, holes, noise; 4: 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CHUNK = 4096  # rows at a time: what stays in the cache
 _ONE_SIGMA = 0.8413447461  # of a Gaussian is below one sigma
+_SMALLEST_CHUNK = 16  # where a GPU has no room for more
+_DRAWN = 2**31  # bytes of networks drawn from a posterior, as a file may ask for them
 
 
 @dataclass(frozen=True)
@@ -188,17 +190,17 @@ class Surrogate:
             raise InvalidEventsError(f"The momenta must have shape (N, {n}, 4), not {tuple(given.shape)}.")
         if not torch.isfinite(given).all():
             raise InvalidEventsError("Some momenta are not finite: remove these events before predicting.")
-        chunks = given.split(_CHUNK) if len(given) else (given,)
-        parts: list[list[Tensor]] = []
-        for chunk in chunks:
-            moments, inside, y, variance, out, offset = self._predict(chunk.to(self.device, torch.float64), linear)
+
+        def chunk(momenta: Tensor) -> list[Tensor]:
+            moments, inside, y, variance, out, offset = self._predict(momenta, linear)
             kept = [*moments, inside, y, variance]
             if members:
                 kept.append((offset + self.scale * self.likelihood.prediction(out).double()).T)
             if parameters:
                 kept.append(out.double().transpose(0, 1))
-            parts.append([tensor.to(given.device) for tensor in kept])
-        joined = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+            return [tensor.to(given.device) for tensor in kept]
+
+        joined = self._by_chunks(chunk, given)
         extra = [tensor.transpose(0, 1) for tensor in joined[7:]]  # members first
         kind = (lambda tensor: tensor) if isinstance(momenta, Tensor) else Tensor.numpy
 
@@ -219,6 +221,23 @@ class Surrogate:
         c = self.calibration
         return (torch.zeros(0, dtype=torch.float64), 0) if c is None else (c.scores, c.count)
 
+    def _by_chunks(self, function: Callable[[Tensor], Sequence[Tensor]], momenta: Tensor) -> list[Tensor]:
+        """What a function gives for chunks of momenta on the device, joined; smaller ones where memory is short."""
+        parts: list[Sequence[Tensor]] = []
+        start, size = 0, _CHUNK
+        while start < len(momenta) or not parts:
+            try:
+                parts.append(function(momenta[start : start + size].to(self.device, torch.float64)))
+                start += size
+            except torch.OutOfMemoryError as error:
+                if size <= _SMALLEST_CHUNK:
+                    raise AmpsureError(
+                        f"The memory of {self.device} does not even hold {size} events: free some of it, or predict"
+                        " on the CPU (device='cpu', or --device cpu)."
+                    ) from error
+                size //= 2
+        return [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+
     def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Moments of the amplitude, domain flag, standardised mean and total variance (B,), outputs, earlier stages.
 
@@ -233,11 +252,12 @@ class Surrogate:
 
         All of the standardised target, which is Gaussian where the amplitude is not.
         """
-        parts = []
-        for chunk in momenta.split(_CHUNK) if len(momenta) else (momenta,):
-            mean, syst, stat, _, out, offset = self._standardised(chunk.to(self.device, torch.float64))
-            parts.append((mean, syst, stat, (offset + self.scale * self.likelihood.prediction(out).double()).T))
-        mean, syst, stat, members = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+
+        def chunk(momenta: Tensor) -> tuple[Tensor, ...]:
+            mean, syst, stat, _, out, offset = self._standardised(momenta)
+            return mean, syst, stat, (offset + self.scale * self.likelihood.prediction(out).double()).T
+
+        mean, syst, stat, members = self._by_chunks(chunk, momenta)
         return mean, syst, stat, members.T
 
     def _standardised(self, momenta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -421,20 +441,21 @@ class Surrogate:
             "history": self.history,
             "provenance": self.provenance,
         }
-        temporary = folder.with_name(f".{token_hex(4)}-{folder.name}")
         try:
-            temporary.mkdir(parents=True)
-            (temporary / "weights.safetensors").write_bytes(save(tensors))  # `save_file` lets nobody else read it
-            (temporary / "surrogate.json").write_text(json.dumps(description, indent=1))
-            if folder.is_dir():
-                for name in ("weights.safetensors", "surrogate.json"):  # without the last one there is no surrogate
-                    os.replace(temporary / name, folder / name)
-            else:
-                os.replace(temporary, folder)
-        except (OSError, SafetensorError, TypeError) as error:
+            with temporary_beside(folder) as temporary:
+                temporary.mkdir(parents=True)
+                (temporary / "weights.safetensors").write_bytes(save(tensors))  # `save_file` lets nobody else read it
+                (temporary / "surrogate.json").write_text(json.dumps(description, indent=1))
+                if folder.is_dir():
+                    for name in ("weights.safetensors", "surrogate.json"):  # without the last one it is no surrogate
+                        os.replace(temporary / name, folder / name)
+                else:
+                    os.replace(temporary, folder)
+        except OSError as error:
+            reason = f"{error.strerror or error}: free some space or choose another folder"
+            raise AmpsureError(f"The surrogate cannot be written to {folder} ({reason}).") from error
+        except (SafetensorError, TypeError) as error:
             raise AmpsureError(f"The surrogate cannot be written to {folder}: {error}.") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def combine(out: Tensor, likelihood: Likelihood, systematic: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -475,8 +496,8 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
         description = json.loads((folder / "surrogate.json").read_text())
         if description["format"] != "ampsure-surrogate":
             raise AmpsureError(f"{folder / 'surrogate.json'} does not describe a surrogate.")
-        if description["schema_version"] > SCHEMA_VERSION:
-            raise AmpsureError(f"{folder} was written by a newer ampsure: update ampsure to read it.")
+        if (schema := description["schema_version"]) > SCHEMA_VERSION:
+            raise AmpsureError(f"{folder} was written by a newer ampsure (schema {schema}): update ampsure to read it.")
         tensors = load_file(folder / "weights.safetensors")
         if _tensor_checksum(tensors) != description["weights_checksum"]:
             raise AmpsureError(f"The weights in {folder} do not match their description: copy the folder again.")
@@ -509,9 +530,11 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
             posterior=posterior,
             noise=NoiseProfile(tensors.get("noise", torch.zeros(0, 4, dtype=torch.float64))),
             cuts=None if description["cuts"] is None else Cuts(**description["cuts"]),
-            history=description["history"],
+            history=_checked_history(description["history"]),
             provenance=description["provenance"],
         )
+        if not isinstance(surrogate.provenance, dict) or not isinstance(surrogate.provenance.get("data", {}), dict):
+            raise AmpsureError(f"The provenance in {folder} is not a dictionary: copy the folder again.")
         if description["sigma_network"] is not None:
             weights = _section(tensors, "sigma_network.")
             surrogate.sigma_network = _network(description["sigma_network"], config, weights)
@@ -521,11 +544,28 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
             statistics = {name: weights.pop(name) for name in surrogate.standardization.tensors()}
             networks = _network(calibration.pop("networks"), config, weights)
             surrogate.calibration = Calibration(networks, Standardization(**statistics), scores=scores, **calibration)
+        surrogate = surrogate.in_precision("float64")
+        surrogate.predict(np.ones((1, surrogate.process.n_legs, 4)))  # whether all of it fits together
     except AmpsureError:
         raise
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise AmpsureError(f"The surrogate in {folder} is damaged: copy the folder again ({error}).") from error
-    return surrogate.in_precision("float64").to(find_device(device))
+    except Exception as error:  # a parser, or any part of a surrogate, met something that no surrogate has
+        raise AmpsureError(f"The surrogate in {folder} is damaged ({_words(error)}): copy the folder again.") from error
+    return surrogate.to(find_device(device))
+
+
+def _checked_history(history: Any) -> dict[str, list[dict[str, float]]]:
+    """Losses by stage; figures are files with the names of the stages, which must not lead elsewhere."""
+    if not all(stage.replace("-", "").isalnum() for stage in history):
+        raise ValueError("the name of a stage of the training is no name")
+    names = ("epoch", "training_loss", "validation_loss", "learning_rate")
+    return {
+        stage: [{name: float(epoch[name]) for name in names} | epoch for epoch in epochs]
+        for stage, epochs in history.items()
+    }
+
+
+def _words(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _finite(limit: float) -> float | None:
@@ -544,6 +584,11 @@ def _shape(network: StackedMLP) -> dict[str, Any]:
 def _network(
     shape: dict[str, Any], config: Config, weights: dict[str, Tensor], dtype: torch.dtype | None = None
 ) -> StackedMLP:
+    layers = list(enumerate(pairwise(shape["widths"])))
+    expected = {f"weights.{k}": (shape["members"], *both) for k, both in layers}
+    expected |= {f"biases.{k}": (shape["members"], 1, width) for k, (_, width) in layers}
+    if {name: tuple(tensor.shape) for name, tensor in weights.items()} != expected:  # before anything is made so large
+        raise AmpsureError("The weights of a surrogate have other shapes than its description: copy its folder again.")
     n_inputs, *hidden, n_outputs = shape["widths"]
     network = StackedMLP(
         n_inputs,
@@ -563,10 +608,13 @@ def _members(
 ) -> tuple[StackedMLP, Variational | None]:
     if config.posterior.name != "variational":
         return _network(shape, config, _section(tensors, "network.")), None
-    weights = _section(tensors, "posterior.")
+    if not (weights := _section(tensors, "posterior.")):  # schema 1 kept the members that were drawn
+        return _network(shape, config, _section(tensors, "network.")), None
     means = _network({**shape, "members": 1}, config, _section(weights, "network."))
     posterior = variational(config, means)
     posterior.load_state_dict(weights)
+    if (samples := config.posterior.samples) * 8 * sum(p.numel() for p in means.parameters()) > _DRAWN:
+        raise AmpsureError(f"The surrogate asks for {samples} networks, which take too much memory: lower that number.")
     return posterior.requires_grad_(False).members().requires_grad_(False), posterior
 
 

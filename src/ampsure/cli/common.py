@@ -109,7 +109,7 @@ def parse_value(text: str) -> Any:
     """JSON, or plain text."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (RecursionError, ValueError):
         return text
 
 

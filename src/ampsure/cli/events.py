@@ -20,6 +20,7 @@ from ampsure.generation import Settings
 from ampsure.io import FORMATS, PART, appending, check_target, replacing
 from ampsure.kinematics import pseudorapidity, transverse_momentum
 from ampsure.report import event_overview
+from ampsure.report.style import rendered
 
 from .common import (
     ClusterOption,
@@ -125,7 +126,7 @@ def inspect(
     for warning in _warnings(events):
         console.print(f"[yellow]Warning:[/] {escape(warning)}")
     with replacing(figure) as temporary:
-        event_overview(events).savefig(temporary, format=kind[1:], dpi=150)
+        temporary.write_bytes(rendered(event_overview(events), kind[1:]))
     console.print(f"Figure: {escape(str(figure))}")
 
 
@@ -235,8 +236,10 @@ def _summary(events: Events) -> Iterator[tuple[str, str]]:
         yield "noise", f"{noisy.mean():.1%} of the events, relative {_range(level)}"
     if not events.trainable.all():
         yield "left to tests alone", f"{(~events.trainable).sum():,} events"
-    if generation := record(events, "generation", "cross_section", "cross_section_error"):
-        yield "cross section", f"{generation['cross_section']:.5g} ± {generation['cross_section_error']:.2g} pb"
+    generation = record(events, "generation", "cross_section", "cross_section_error")
+    found = [generation.get(name) for name in ("cross_section", "cross_section_error")]
+    if all(isinstance(number, int | float) for number in found):
+        yield "cross section", f"{found[0]:.5g} ± {found[1]:.2g} pb"
     if command := record(events, "command"):
         yield "made by", ", ".join(f"{k} {v}" for k, v in command.items())
 

@@ -24,7 +24,7 @@ from ampsure.studies import (
     run_study,
     study_events,
 )
-from ampsure.studies.summary import load_records, markdown_report, studies_report
+from ampsure.studies.summary import load_records, markdown_report, studies_report, using
 from ampsure.surrogate import find_device
 from ampsure.training import TrainingInterrupted
 
@@ -131,7 +131,9 @@ def report(
     """
     records = load_records(output, get_preset(preset).name)
     for record in records:
-        save_figure(get_study(record.study).figure(record.results), output / f"{record.study}-{preset}")
+        with using(record):
+            figure = get_study(record.study).figure(record.results)
+        save_figure(figure, output / f"{record.study}-{preset}")
     for name, content in (("report.html", studies_report(records)), ("results.md", markdown_report(records))):
         path = output / f"{preset}-{name}"
         with replacing(path) as temporary:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
-from zipfile import BadZipFile
 
 import numpy as np
 import typer
@@ -25,6 +24,7 @@ from ampsure.fitting import Report, fit
 from ampsure.grids import save_run
 from ampsure.io import PART, EventFile, check_target, load_or_open, replacing, save_columns
 from ampsure.io.atomic import check_writable
+from ampsure.io.numpy import read_momenta
 from ampsure.surrogate import Surrogate, find_device, load_surrogate
 from ampsure.training import Progress, TrainingInterrupted
 from ampsure.training.ranks import close_ranks, find_ranks
@@ -82,7 +82,8 @@ def train(
     config = config_of(file, method, recipe, [*options, *(settings or [])], data)
     if config.data.path is None:
         raise AmpsureError("There are no events to learn from: give --data FILE or data.path in the configuration.")
-    if (output / "surrogate.json").exists():
+    checkpoint = output / "checkpoint"
+    if (output / "surrogate.json").exists() and not checkpoint.exists():
         raise AmpsureError(f"{output} holds a finished surrogate: choose another folder, or remove it.")
     ranks = find_ranks(find_device(config.training.device))
     console.quiet = not ranks.leads
@@ -90,7 +91,6 @@ def train(
     events = load_or_open(d.path or "", process=d.process, invalid=d.invalid, signed=d.signed, memory=d.memory)
     if isinstance(events, EventFile):
         console.print(f"{len(events):,} events are too many for memory (data.memory): they are read while training.")
-    checkpoint = output / "checkpoint"
     started = time.monotonic()
     try:
         with training_progress() as shown, _tensorboard(output / "tensorboard", shown, ranks.leads) as report:
@@ -233,10 +233,12 @@ def config_of(
     if file is not None:
         try:
             written = tomllib.loads(file.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise AmpsureError(f"{file} cannot be read: check its name.") from error
         except tomllib.TOMLDecodeError as error:
             raise AmpsureError(f"{file} is not valid TOML: {error}.") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise AmpsureError(f"{file} cannot be read: check its name.") from error
+        except (RecursionError, ValueError) as error:
+            raise AmpsureError(f"{file} is not valid TOML: a value is too large or too deep.") from error
     if method is not None and ("likelihood" in written or "posterior" in written):
         raise AmpsureError(
             f"{file} decides likelihood and posterior: leave out --method, or take them out of the file."
@@ -273,12 +275,7 @@ def _momenta(path: Path, surrogate: Surrogate) -> Iterator[Any]:
     if path.suffix not in (".npy", ".npz"):
         yield from (part.momenta for part in ampsure.stream(path, PART, process=surrogate.process, signed=True))
         return
-    try:
-        momenta = np.load(path, mmap_mode="r", allow_pickle=False)  # of a .npz, no more than the array asked for
-        if path.suffix == ".npz":
-            momenta = momenta["momenta"]
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
-        raise AmpsureError(f"{path} does not hold readable momenta (N, n, 4).") from error
+    momenta = read_momenta(path)
     if momenta.dtype.kind not in "fiu":
         raise AmpsureError(f"{path} must hold real numbers, not {momenta.dtype}.")
     momenta = np.atleast_1d(momenta)

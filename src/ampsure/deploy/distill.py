@@ -23,7 +23,7 @@ from ampsure.networks import StackedMLP
 from ampsure.posteriors import Point
 from ampsure.preprocessing import get_features
 from ampsure.surrogate import Stage, Surrogate, dtype_of, find_device, sum_of_stages
-from ampsure.training import Engine, Progress, Training, TrainingData
+from ampsure.training import Engine, Progress, Training, TrainingData, enough_memory
 
 __all__ = ["distill"]
 
@@ -32,6 +32,7 @@ Floats = NDArray[np.float64]
 _SMALLEST = 1e-16  # variance: of a teacher without an uncertainty of that kind
 
 
+@enough_memory()
 def distill(
     teacher: Surrogate,
     events: Events | Floats,

@@ -23,6 +23,7 @@ import torch
 
 from ampsure._version import __version__
 from ampsure.errors import AmpsureError, InvalidEventsError
+from ampsure.io import temporary_beside
 from ampsure.kinematics import Array
 from ampsure.likelihoods import Evidential, EvidentialMixture, Likelihood, Mixture
 from ampsure.likelihoods.mse import MSE
@@ -88,23 +89,22 @@ def export_umami(
         raise AmpsureError(f"{folder} holds other files, such as {min(foreign)!r}: choose an empty or a new folder.")
     weights = _Weights()
     model = _model(surrogate, weights)
-    temporary = target.with_name(f".{token_hex(4)}-{target.name}")
     try:
-        temporary.mkdir(parents=True)
-        for name in SOURCES:
-            (temporary / name).write_bytes((files("ampsure.deploy") / "cpp" / name).read_bytes())
-        (temporary / "model.h").write_text(model, encoding="ascii")
-        (temporary / "weights.bin").write_bytes(b"".join(weights.parts))
-        makefile = _MAKEFILE.format(library=LIBRARY, flags=_FLAGS, optimize=optimize)
-        (temporary / "Makefile").write_text(makefile)
-        if build:
-            _compile(temporary, [*shlex.split(optimize), *([] if portable else ["-march=native"])])
-            check(Library(temporary).predict, surrogate, "library")
-        _put(temporary, target)
+        with temporary_beside(target) as temporary:
+            temporary.mkdir(parents=True)
+            for name in SOURCES:
+                (temporary / name).write_bytes((files("ampsure.deploy") / "cpp" / name).read_bytes())
+            (temporary / "model.h").write_text(model, encoding="ascii")
+            (temporary / "weights.bin").write_bytes(b"".join(weights.parts))
+            makefile = _MAKEFILE.format(library=LIBRARY, flags=_FLAGS, optimize=optimize)
+            (temporary / "Makefile").write_text(makefile)
+            if build:
+                _compile(temporary, [*shlex.split(optimize), *([] if portable else ["-march=native"])])
+                check(Library(temporary).predict, surrogate, "library")
+            _put(temporary, target)
     except OSError as error:
-        raise AmpsureError(f"The library cannot be written to {folder}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        reason = f"{error.strerror or error}: free some space or choose another folder"
+        raise AmpsureError(f"The library cannot be written to {folder} ({reason}).") from error
     return target / LIBRARY
 
 

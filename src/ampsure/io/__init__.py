@@ -22,7 +22,7 @@ from ampsure.events import Events
 from ampsure.processes import Process, get_process
 
 from . import hdf5, lhe, numpy
-from .atomic import check_writable, locked, make_folder, replacing
+from .atomic import check_writable, locked, make_folder, replacing, temporary_beside
 from .hdf5 import PART, Columns, EventFile, Writer, checksum
 from .memory import available_memory
 
@@ -41,6 +41,7 @@ __all__ = [
     "save",
     "save_columns",
     "stream",
+    "temporary_beside",
 ]
 
 

@@ -4,14 +4,51 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 
 from ampsure.errors import AmpsureError
 
-__all__ = ["check_writable", "locked", "make_folder", "replacing"]
+__all__ = ["check_writable", "locked", "make_folder", "replacing", "temporary_beside"]
+
+
+@contextmanager
+def temporary_beside(target: Path, suffix: str = "") -> Iterator[Path]:
+    """A name for a file or folder next to `target`, `.ampsure-KEY-PROCESS-TOKEN`; what is left there is removed.
+
+    A process that is killed cannot remove its own: the next one on this machine that writes the same target does.
+    """
+    key = sha256(f"{socket.gethostname()} {target.name}".encode(errors="surrogateescape")).hexdigest()[:12]
+    for stale in target.parent.glob(f".ampsure-{key}-*"):
+        if not _running(stale.name.split("-")[2]):
+            _remove(stale)
+    temporary = target.with_name(f".ampsure-{key}-{os.getpid()}-{token_hex(4)}{suffix}")
+    try:
+        yield temporary
+    finally:
+        _remove(temporary)
+
+
+def _running(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError):  # of somebody else, or no number
+        return True
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -28,16 +65,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ['answer.txt']
     """
     target = check_writable(path)
-    suffix = "".join(target.suffixes[-2:])[-20:]
-    temporary = target.with_name(f".{token_hex(8)}{suffix}")
     try:
-        yield temporary
-        os.replace(temporary, target)
+        with temporary_beside(target, "".join(target.suffixes[-2:])[-20:]) as temporary:
+            yield temporary
+            os.replace(temporary, target)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else "the disk may be full"
         raise AmpsureError(f"{path} cannot be written ({reason}): free some space or choose another folder.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -48,8 +82,12 @@ def locked(*paths: Path) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for path in sorted(paths):  # all in the same order, so that none wait for each other
-            file = stack.enter_context(open(path.with_name(f"{path.name}.lock"), "w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                file = stack.enter_context(open(path.with_name(f"{path.name}.lock"), "w"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                reason = f"{error.strerror}: free some space or choose another folder"
+                raise AmpsureError(f"{path} cannot be locked ({reason}).") from error
         yield
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "check_arrays",
     "check_schema",
+    "check_unpacked",
     "parts",
     "process_of",
     "provenance_of",
@@ -81,6 +82,12 @@ def check_schema(path: Path, version: Any) -> None:
         raise AmpsureError(f"{path.name} was written by a newer ampsure (schema {version}): update ampsure to read it.")
 
 
+def check_unpacked(path: Path, size: int) -> None:
+    """Whether so many bytes may come out of this file: no events are compressed a hundred times, but traps are."""
+    if size > 2**24 + 100 * path.stat().st_size:
+        raise AmpsureError(f"{path.name} would unpack to {size:,} bytes, which no file of events of its size does.")
+
+
 def parts(
     path: Path, arrays: Mapping[str, Any], size: int | None, process: Process | None, provenance: dict[str, Any]
 ) -> Iterator[Events]:
@@ -106,7 +113,7 @@ def process_of(path: Path, given: Process | None, text: str | None) -> Process |
         return given
     try:
         stored = Process.from_dict(json.loads(text))
-    except (AmpsureError, KeyError, TypeError, ValueError) as error:
+    except (AmpsureError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise AmpsureError(f"The process description in {path.name} is damaged: write the file again.") from error
     if given is None:
         return stored

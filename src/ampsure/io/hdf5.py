@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from io import FileIO
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ from .checks import ARRAYS, reading
 __all__ = ["PART", "Columns", "EventFile", "Writer", "checksum", "iterate", "read", "write"]
 
 FORMAT = "ampsure-events"
+_FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 _ROWS = 4096  # events in a chunk: about half a megabyte
 PART = 8 * _ROWS
 """Events read or written at a time, where memory is bounded; whole chunks."""
@@ -254,12 +256,9 @@ def _parts(path: Path, file: Any, size: int | None, process: Process | None) -> 
         raise AmpsureError(
             f"{path.name} is an HDF5 file, but not one of ampsure: store momenta and amplitude as .npz and load that."
         )
-    checks.check_schema(path, file.attrs.get("schema_version"))
-    datasets = {name: file[name] for name in ARRAYS if name in file}
-    for name, dataset in datasets.items():
-        wanted = np.dtype(bool if name == "trainable" else np.float64)
-        if not isinstance(dataset, h5py.Dataset) or dataset.dtype != wanted:
-            raise AmpsureError(f"{name} in {path.name} is not a dataset of {wanted}: write the file again.")
+    checks.check_schema(path, _attribute(file, "schema_version", h5py.h5t.TypeIntegerID))
+    datasets = {name: _dataset(path, file, name) for name in ARRAYS if file.id.links.exists(name.encode())}
+    checks.check_unpacked(path, sum(8 * prod(dataset.shape) for dataset in datasets.values()))
     process = checks.process_of(path, process, _text(file, "process"))
     provenance = checks.provenance_of(path, _text(file, "provenance"))
     yield from checks.parts(path, datasets, size, process, provenance)
@@ -287,6 +286,31 @@ def _compare(path: Path, file: Any, found: str) -> None:
         raise AmpsureError(f"{path.name} is damaged: its contents do not match its checksum; write it again.")
 
 
+def _dataset(path: Path, file: Any, name: str) -> Any:
+    """Numbers that lie in this file, in chunks that may be unpacked, with filters that HDF5 has built in."""
+    wanted = np.dtype(bool if name == "trainable" else np.float64)
+    here = isinstance(file.get(name, getlink=True), h5py.HardLink)
+    dataset = file[name] if here else None
+    if not isinstance(dataset, h5py.Dataset) or dataset.shape is None or dataset.dtype != wanted:
+        raise AmpsureError(f"{name} in {path.name} is not a dataset of {wanted}: write the file again.")
+    properties = dataset.id.get_create_plist()
+    filters = {properties.get_filter(k)[0] for k in range(properties.get_nfilters())}
+    if dataset.is_virtual or dataset.external or not filters <= _FILTERS:
+        raise AmpsureError(f"{name} in {path.name} needs other files or programs to be read: write the file again.")
+    checks.check_unpacked(path, 8 * prod(dataset.chunks or ()))
+    return dataset
+
+
 def _text(file: Any, name: str) -> str:
-    text = file.attrs.get(name, b"")
-    return text.decode() if isinstance(text, bytes) else str(text)
+    text = _attribute(file, name, h5py.h5t.TypeStringID)
+    return text.decode() if isinstance(text, bytes) else ""
+
+
+def _attribute(file: Any, name: str, kind: type) -> Any:
+    """An attribute of this kind, None otherwise; texts of variable length too, on which HDF5 may hang if damaged."""
+    if name not in file.attrs:
+        return None
+    found = file.attrs.get_id(name).get_type()
+    if not isinstance(found, kind) or (isinstance(found, h5py.h5t.TypeStringID) and found.is_variable_str()):
+        return None
+    return file.attrs[name]

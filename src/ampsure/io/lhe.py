@@ -31,12 +31,14 @@ from ampsure.events import Events
 from ampsure.kinematics import find_collinear, find_invalid
 from ampsure.processes import Process, get_process, list_processes
 
-from .checks import SCHEMA_VERSION, check_schema, parts, process_of, provenance_of, reading, to_json
+from .checks import SCHEMA_VERSION, check_schema, check_unpacked, parts, process_of, provenance_of, reading, to_json
 
 __all__ = ["WeightGroup", "declared_weights", "iterate", "named_weights", "read", "with_weights", "write"]
 
 NAMED = ("amplitude", "truth", "noise", "trainable")
 """The columns that travel as named weights."""
+
+_LONGEST_LINE = 2**26
 
 _EXACT = {  # pylhe's own formats keep 9 digits
     "eventinfo": "{nparticles:3d} {pid:6d} {weight: .16e} {scale: .16e} {aqed: .16e} {aqcd: .16e}",
@@ -314,6 +316,26 @@ def _warnings_are_errors() -> Iterator[None]:
         yield
 
 
+class _Unpacked(gzip.GzipFile):
+    """A compressed file that may be a trap: neither all of it nor one line is longer than in any file of events."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        super().__init__(fileobj=file)
+        self._path = path
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        check_unpacked(self._path, self.tell())
+        return data
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line = super().readline(_LONGEST_LINE)
+        check_unpacked(self._path, self.tell())
+        if len(line) == _LONGEST_LINE:
+            raise AmpsureError(f"{self._path.name} has a line of more than {_LONGEST_LINE:,} bytes: write it again.")
+        return line
+
+
 @contextmanager
 def _open_to_read(path: Path) -> Iterator[IO[bytes]]:
     with open(path, "rb") as file:
@@ -322,7 +344,7 @@ def _open_to_read(path: Path) -> Iterator[IO[bytes]]:
         if not compressed:
             yield file
             return
-        with gzip.GzipFile(fileobj=file) as unpacked:
+        with _Unpacked(path, file) as unpacked:
             yield unpacked  # type: ignore[misc]  # a reader of bytes in all but name
 
 

@@ -15,6 +15,8 @@ from ampsure.kinematics import Array, invariant_mass
 
 __all__ = ["Process", "get_process", "list_processes", "register_process"]
 
+_MOST_LEGS = 100  # features grow with their square: a file must not ask for more
+
 
 @dataclass(frozen=True)
 class Process:
@@ -49,6 +51,8 @@ class Process:
         if len(self.pdg_ids) != len(self.masses):
             counts = f"{len(self.pdg_ids)} PDG ids and {len(self.masses)} masses"
             raise AmpsureError(f"Process {self.name!r} has {counts}: give each leg one.")
+        if self.n_legs > _MOST_LEGS:
+            raise AmpsureError(f"Process {self.name!r} has {self.n_legs} legs: there can be {_MOST_LEGS} at most.")
         if not 0 < self.n_incoming < self.n_legs:
             raise AmpsureError(
                 f"Process {self.name!r} needs incoming and outgoing legs, not {self.n_incoming} of {self.n_legs}."

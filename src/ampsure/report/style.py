@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,12 +144,18 @@ def save_figure(figure: Figure, stem: Path) -> list[Path]:
     """Write the figure as `stem`.pdf and `stem`.png; each whole or not at all."""
     make_folder(stem.parent)
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("pdf", "png")]
-    with _rendering():
-        for path in paths:
-            with replacing(path) as temporary:
-                undated = {"CreationDate": None} if path.suffix == ".pdf" else None
-                figure.savefig(temporary, format=path.suffix[1:], dpi=160, metadata=undated)
+    for path in paths:
+        with replacing(path) as temporary:
+            temporary.write_bytes(rendered(figure, path.suffix[1:]))
     return paths
+
+
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The figure as a file, "pdf", "png" or "svg"; the same at any time."""
+    image, dated = BytesIO(), {"pdf": "CreationDate", "svg": "Date"}  # on a full disk, matplotlib leaves files open
+    with _rendering():
+        figure.savefig(image, format=kind, dpi=160, metadata={dated[kind]: None} if kind in dated else None)
+    return image.getvalue()
 
 
 def to_svg(figure: Figure) -> str:

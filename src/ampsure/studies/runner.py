@@ -25,6 +25,7 @@ from ampsure.events import Events
 from ampsure.fitting import Report, alike, fit_many, fleets
 from ampsure.generation.generate import Report as GenerationReport
 from ampsure.io import checksum, locked, make_folder, replacing
+from ampsure.io.checks import reading
 from ampsure.processes import get_process
 from ampsure.report.style import save_figure
 from ampsure.surrogate import Surrogate, find_device, load_surrogate
@@ -99,9 +100,18 @@ def run_study(
         with ThreadPoolExecutor(workers) as pool:
             run.keep(dict(zip(group, pool.map(one, group, group.values()), strict=True)))
 
-    if there := {key: case for key, case in run.missing.items() if _is_trained(key, cache)}:
+    there: dict[str, Case] = {}
+    groups: list[dict[str, Case]] = []
+    for fleet in _fleets(run.missing, events, device):
+        absent = {key: case for key, case in fleet.items() if not _is_trained(key, cache)}
+        if absent and _checkpoint(fleet, cache).exists():  # stopped while it was saved: it goes on as a whole
+            absent = fleet
+        elif not absent:
+            rmtree(_checkpoint(fleet, cache), ignore_errors=True)
+        there |= {key: case for key, case in fleet.items() if key not in absent}
+        groups += [absent] if absent else []
+    if there:
         measure(there)
-    groups = _fleets({key: case for key, case in run.missing.items() if key not in there}, events, device)
     for number, fleet in enumerate(groups, start=1):
         tell(f"fleet {number} of {len(groups)}: {_size(fleet)}; first: {_words(next(iter(fleet.values())))}")
         _train(fleet, events, cache, device, report and _Leader(report, f"fleet {number}"))
@@ -174,7 +184,9 @@ class _Run:
 
     def finish(self) -> Record:
         results = self._results()
-        results.data = {} if self._study.measure_data is None else as_json(self._study.measure_data(self._events))
+        results.data = (
+            {} if self._study.measure_data is None else _rounded(as_json(self._study.measure_data(self._events)))
+        )
         self._write(results, [claim.judge(results) for claim in self._study.claims])
         save_figure(self._study.figure(results), self._output / f"{self._study.name}-{self._preset.name}")
         record = load_record(self._study, self._path)
@@ -191,6 +203,11 @@ class _Run:
 
 def _is_trained(key: str, cache: Path) -> bool:
     return (cache / "trainings" / key / "surrogate.json").exists()
+
+
+def _checkpoint(fleet: Iterable[str], cache: Path) -> Path:
+    """Where the state of a fleet is kept, by the keys of its cases."""
+    return cache / "trainings" / f"fleet-{sha256(''.join(fleet).encode()).hexdigest()[:20]}"
 
 
 def _fleets(cases: dict[str, Case], events: Events, device: str) -> list[dict[str, Case]]:
@@ -216,7 +233,7 @@ def _train(
     folder = cache / "trainings"
     locks = make_folder(folder / "locks")
     with locked(*(locks / key for key in fleet)):
-        checkpoint = folder / f"fleet-{sha256(''.join(fleet).encode()).hexdigest()[:20]}"
+        checkpoint = _checkpoint(fleet, cache)
         if not checkpoint.exists():  # otherwise this fleet was interrupted, and goes on as it is
             fleet = {key: case for key, case in fleet.items() if not _is_trained(key, cache)}
         if not fleet:
@@ -272,7 +289,7 @@ def _measure(measure: Measure, key: str, case: Case, *, events: Events, cache: P
     last = seen.split_indices(case.config.training.seed, case.config.data.fractions)[2]
     test = seen[last[-round(case.test_share * len(events)) :]]
     return {
-        "measured": as_json(measure(surrogate, test, case)),
+        "measured": _rounded(as_json(measure(surrogate, test, case))),  # as it will be read again
         "trained": {
             "epochs": case.config.training.epochs,
             "hidden": case.config.network.hidden,
@@ -301,15 +318,20 @@ def _words(case: Case) -> str:
 def _measured(path: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
-    return {case["key"]: {k: case[k] for k in ("measured", "trained")} for case in _read(path)["cases"]}
+    with reading(path, "results of a study"):
+        return {case["key"]: {k: case[k] for k in ("measured", "trained")} for case in _read(path)["cases"]}
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text())
-        if found["format"] != "ampsure-study" or found["schema_version"] > SCHEMA_VERSION:
-            raise AmpsureError(f"{path} is no result of a study that this version can read.")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if found["format"] != "ampsure-study":
+            raise AmpsureError(f"{path} is no result of a study: remove it and run the study again.")
+        if (schema := found["schema_version"]) > SCHEMA_VERSION:
+            raise AmpsureError(f"{path} was written by a newer ampsure (schema {schema}): update ampsure to read it.")
+    except AmpsureError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise AmpsureError(f"{path} is not a readable result of a study: remove it and run the study again.") from error
     return found
 
@@ -351,12 +373,14 @@ def _rounded(value: Any) -> Any:
 def load_record(study: Study, path: Path) -> Record | None:
     """A study from its file, with verdicts as its claims are now; None if it is not finished."""
     found = _read(path)
-    if not found["verdicts"]:
+    if not found.get("verdicts"):
         return None
-    results = Results(found["cases"], found["data"])
-    provenance = {k: found[k] for k in ("preset", "data_checksum", "versions")}
-    verdicts = [claim.judge(results) for claim in study.claims]
-    return Record(study.name, found["preset"]["name"], results, verdicts, provenance)
+    with reading(path, "results of a study"):
+        results = Results(found["cases"], found["data"])
+        provenance = {k: found[k] for k in ("preset", "data_checksum", "versions")}
+        verdicts = [claim.judge(results) for claim in study.claims]
+        _ = [(verdict.outcome, *map(str, verdict.checks)) for verdict in verdicts]  # now, while the file can be named
+        return Record(study.name, found["preset"]["name"], results, verdicts, provenance)
 
 
 def cost(study: Study, preset: Preset, gpu: bool) -> tuple[int, float]:

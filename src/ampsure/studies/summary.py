@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ampsure._version import __version__
 from ampsure.errors import AmpsureError
+from ampsure.io.checks import reading
 from ampsure.report import page as p
 
 from . import STUDIES
 from .runner import Record, load_record
 from .study import Verdict
 
-__all__ = ["load_records", "markdown_report", "studies_report"]
+__all__ = ["load_records", "markdown_report", "studies_report", "using"]
 
 _KINDS: dict[str, p.Kind] = {"confirmed": "good", "refuted": "bad", "inconclusive": "warn"}
 
@@ -28,6 +30,11 @@ def load_records(folder: Path, preset: str) -> list[Record]:
             f"There are no finished studies at preset {preset!r} in {folder}: run `ampsure study run` first."
         )
     return records
+
+
+def using(record: Record) -> AbstractContextManager[None]:
+    """Turn what goes wrong with results that are not what a study measures into a sentence."""
+    return reading(Path(f"{record.study}-{record.preset}.json"), "results of a study")
 
 
 def markdown_report(records: Sequence[Record]) -> str:
@@ -45,9 +52,10 @@ def markdown_report(records: Sequence[Record]) -> str:
     blocks = [_markdown_table(("claim", "in the paper", "verdict", "measured"), claims)]
     for record in records:
         study = STUDIES[record.study]
-        blocks += [f"## {study.title}", f"`{study.name}`, {study.label}. {_run_in_words(record)}"]
-        if study.table is not None:
-            blocks.append(_markdown_table(*study.table(record.results)))
+        with using(record):
+            blocks += [f"## {study.title}", f"`{study.name}`, {study.label}. {_run_in_words(record)}"]
+            if study.table is not None:
+                blocks.append(_markdown_table(*study.table(record.results)))
         blocks.append(f"![{study.title}]({study.name}-{record.preset}.png)")
     return "\n\n".join(blocks) + "\n"
 
@@ -66,10 +74,10 @@ def studies_report(records: Sequence[Record]) -> str:
         for record, verdict in verdicts
     ]
     words = ", ".join(f"{count} {outcome}" for count, outcome in zip(counts, _KINDS, strict=True))
-    blocks = [
-        p.section("Claims", p.table(rows)),
-        *(_study(record) for record in records),
-    ]
+    blocks = [p.section("Claims", p.table(rows))]
+    for record in records:
+        with using(record):
+            blocks.append(_study(record))
     subtitle = f"Preset {records[0].preset}: {len(verdicts)} claims, {words}"
     return p.page("The paper, measured again", blocks, subtitle=subtitle, footer=f"Made by ampsure {__version__}.")
 

@@ -1,7 +1,7 @@
 """Finding the weights: engine, optimisers, schedules, checkpoints."""
 
 from .adam import Adam
-from .engine import Engine, Progress, Training, TrainingData, TrainingInterrupted
+from .engine import Engine, Progress, Training, TrainingData, TrainingInterrupted, enough_memory
 from .soap import SOAP
 
-__all__ = ["SOAP", "Adam", "Engine", "Progress", "Training", "TrainingData", "TrainingInterrupted"]
+__all__ = ["SOAP", "Adam", "Engine", "Progress", "Training", "TrainingData", "TrainingInterrupted", "enough_memory"]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from ampsure.errors import AmpsureError
 from ampsure.io import replacing
 
-__all__ = ["each_tensor", "read_checkpoint", "write_checkpoint"]
+__all__ = ["each_tensor", "read_checkpoint", "resuming", "write_checkpoint"]
+
+SCHEMA_VERSION = 1
 
 
 def each_tensor(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
@@ -42,26 +47,15 @@ def write_checkpoint(path: Path, state: Any) -> None:
             return {"list": [plain(item, f"{name}.{k}") for k, item in enumerate(value)]}
         return value
 
-    skeleton = json.dumps(plain(state, "state"))
+    metadata = {"format": "ampsure-checkpoint", "schema_version": str(SCHEMA_VERSION)}
+    metadata["state"] = json.dumps(plain(state, "state"))
+    metadata["checksum"] = _checksum(metadata["state"], tensors)
     with replacing(path) as temporary:
-        save_file(
-            tensors, temporary, metadata={"format": "ampsure-checkpoint", "schema_version": "1", "state": skeleton}
-        )
+        temporary.write_bytes(save(tensors, metadata))  # `save_file` raises errors of its own where a disk is full
 
 
 def read_checkpoint(path: Path) -> Any:
     """What `write_checkpoint` has written; tensors on the CPU."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if metadata.get("format") != "ampsure-checkpoint" or metadata.get("schema_version") != "1":
-            raise AmpsureError(f"{path} is not a checkpoint of this version of ampsure: remove it to start again.")
-        skeleton = json.loads(metadata["state"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        if isinstance(error, AmpsureError):
-            raise
-        raise AmpsureError(f"{path} is damaged and cannot be resumed: remove it to start again.") from error
 
     def restored(value: Any) -> Any:
         if isinstance(value, dict):
@@ -72,4 +66,32 @@ def read_checkpoint(path: Path) -> Any:
             return [restored(item) for item in value["list"]]
         return value
 
-    return restored(skeleton)
+    with resuming(path):
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if metadata.get("format") != "ampsure-checkpoint":
+            raise AmpsureError(f"{path} is not a checkpoint of a training: remove it to start again.")
+        if int(metadata["schema_version"]) > SCHEMA_VERSION:
+            raise AmpsureError(f"{path} was written by a newer ampsure: update ampsure, or remove it to start again.")
+        if metadata.get("checksum", "") not in ("", _checksum(metadata["state"], tensors)):  # once there was none
+            raise AmpsureError(f"{path} does not match its checksum: remove it to start again.")
+        return restored(json.loads(metadata["state"]))
+
+
+def _checksum(state: str, tensors: dict[str, Tensor]) -> str:
+    digest = sha256(state.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode() + tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def resuming(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged checkpoint leads to into one sentence."""
+    try:
+        yield
+    except (AmpsureError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise AmpsureError(f"{path} is damaged and cannot be resumed: remove it to start again.") from error

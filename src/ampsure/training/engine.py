@@ -24,7 +24,7 @@ from ampsure.scratch import Column, Stored
 
 from .adam import Adam
 from .batches import derived_seed, shuffled
-from .checkpoint import each_tensor, read_checkpoint, write_checkpoint
+from .checkpoint import each_tensor, read_checkpoint, resuming, write_checkpoint
 from .fleet import SideBySide, part
 from .graphs import Replay
 from .ranks import Ranks, Share
@@ -33,7 +33,7 @@ from .sigma import SigmaCompanion
 from .soap import SOAP
 from .windows import Windows
 
-__all__ = ["Engine", "Progress", "Training", "TrainingData", "TrainingInterrupted"]
+__all__ = ["Engine", "Progress", "Training", "TrainingData", "TrainingInterrupted", "enough_memory"]
 
 _CHECKPOINT_SECONDS = 60.0
 _GRAPH_STEPS = (64, 16, 4, 1)  # in one CUDA graph: the first hides its launch, the others fill what is left of an epoch
@@ -267,7 +267,16 @@ class Engine:
     def run(self) -> None:
         """Train to the end, or from a checkpoint to the end; the posteriors then have every member's best weights."""
         if self._checkpoint is not None and self._ranks.any(self._checkpoint.exists()):
-            self._resume(self._checkpoint)
+            with resuming(self._checkpoint):
+                self._resume(self._checkpoint)
+                self._to_the_end()
+        else:
+            self._to_the_end()
+        for stack, share, modules in zip(self._stacks, self._shares, self._modules, strict=True):
+            stack.finish()
+            stack.fill(modules, share.gather(stack.weights))
+
+    def _to_the_end(self) -> None:
         try:
             with _interrupt_flag() as interrupted:
                 self._run(interrupted)
@@ -278,9 +287,6 @@ class Engine:
                 course.windows.close()
         if self._checkpoint is not None:
             self._save()  # so that a later stage does not repeat this one
-        for stack, share, modules in zip(self._stacks, self._shares, self._modules, strict=True):
-            stack.finish()
-            stack.fill(modules, share.gather(stack.weights))
 
     def _run(self, interrupted: threading.Event) -> None:
         asked = self.step
@@ -499,6 +505,8 @@ class Engine:
             raise AmpsureError(f"{path} belongs to a training with other data or settings: remove it to start again.")
         self.step = state["step"]
         for course, saved in zip(self._courses, state["courses"], strict=True):
+            if not 0 <= saved["end"] <= course.total or self.step < 0:
+                raise ValueError("a training that has no end, or began before its beginning")
             course.history, course.best_epoch, course.end = saved["history"], saved["best_epoch"], saved["end"]
             course.noise.set_state(saved["noise"])
         for k, (stack, optimizer, share) in enumerate(zip(self._stacks, self._optimizers, self._shares, strict=True)):
@@ -545,6 +553,18 @@ def _optimizer(stack: SideBySide, config: TrainingConfig) -> Adam | SOAP:
     if config.optimizer == "soap":
         return SOAP(stack.parameters, weight_decay=config.weight_decay)
     return Adam(stack.weights, weight_decay=config.weight_decay, decoupled=config.optimizer == "adamw")
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """A GPU that is full is met with a sentence that says what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise AmpsureError(
+            "The GPU has not enough memory for this training: lower training.batch_size or posterior.members, or train "
+            "on the CPU (training.device = 'cpu')."
+        ) from error
 
 
 @contextmanager
