@@ -425,9 +425,11 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
     stack = cast(StackedMLP, SideBySide(networks).joined).requires_grad_(False)
     learned = Calibration(stack, standardization)
     with torch.no_grad():
-        _, corrected, _ = learned(x[n:], syst[n:].double(), stat[n:].double())
+        last = zip(*(values[n:].split(8192) for values in (x, syst.double(), stat.double())), strict=True)
+        corrected = torch.cat([learned(*chunk)[1] for chunk in last])
         pull = residual[n:] / (corrected + besides[n:]).sqrt()
-        factor = bounded(stack(seen)[..., 0]).exp().gather(0, folds[None])[0]  # of the network that left an event out
+        logs = torch.cat([stack(chunk)[..., 0] for chunk in seen.split(8192)], dim=1)
+        factor = bounded(logs).exp().gather(0, folds[None])[0]  # of the network that left an event out
         crossed = residual[:n] / (factor * syst[:n] + besides[:n]).sqrt()
     surrogate.calibration = learned.settled(pull, crossed) if len(pull) else learned
     return histories[0]
