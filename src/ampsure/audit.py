@@ -61,8 +61,8 @@ def audit(
     """The probability of every amplitude to be wrong, given all the others.
 
     Each part of the events is predicted by a surrogate that has not seen it, so that no amplitude vouches for itself.
-    Residuals are then a mixture of right amplitudes, as far off as sigma_tot says, with tails, and of wrong ones, off by
-    any order of magnitude; tails and shares are fitted to all residuals.
+    Residuals are then a mixture of right amplitudes, as far off as sigma_tot says, with tails, and of wrong ones, off
+    by any order of magnitude; tails and shares are fitted to all residuals.
 
     Args:
         config: of the surrogates; by default the recommended method. It must allow for outliers.
@@ -111,7 +111,10 @@ def _wrong(residual: Floats, variance: Floats) -> tuple[Floats, float]:
         log_right = stats.t.logpdf(pull / np.exp(scale), _FEWEST + np.exp(freedom)) - scale
         return log_right - np.logaddexp(0.0, odds), log_wrong - np.logaddexp(0.0, -odds)
 
-    found = optimize.minimize(lambda theta: -np.logaddexp(*parts(theta)).mean(), [-4.0, 0.0, 3.0], method="Nelder-Mead")
+    def loss(theta: Floats) -> float:
+        return -float(np.logaddexp(*parts(theta)).mean())
+
+    found = optimize.minimize(loss, np.array([-4.0, 0.0, 3.0]), method="Nelder-Mead")
     right, wrong = parts(found.x)
     probability = np.exp(wrong - np.logaddexp(right, wrong))
     return probability, float(1 / (1 + np.exp(-found.x[0])))
