@@ -62,11 +62,13 @@ benchmark: $(READY) ## Measure speed; prints ratios
 	$(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.stacking
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.unweighting
 	$(BIN)/python -m benchmarks.inference
 
-soak: $(READY) ## The long campaigns: 1.1 million events, 100,000 hostile files, 250 kills (about an hour)
+soak: $(READY) ## The long campaigns: 1.1 million events, 20 million streamed, 100,000 hostile files, 250 kills (about 90 minutes)
 	$(BIN)/python -m benchmarks.generation --full
+	$(BIN)/python -m benchmarks.streaming --campaign 20070400
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m validation.fuzz
 	OMP_NUM_THREADS=1 $(BIN)/python -m validation.kills
 

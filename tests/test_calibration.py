@@ -20,7 +20,7 @@ from ampsure.calibration import _FREEDOM, _WIDTH, Calibration, VarianceCorrectio
 from ampsure.config import resolve
 from ampsure.disturbances import BoxSmearing, Gap
 from ampsure.evaluation import BinnedReach, pulls_of
-from ampsure.fitting import _calibrate, _wrong
+from ampsure.fitting import _calibrate, _residual_and_variance, _wrong
 from ampsure.likelihoods import get_likelihood
 from ampsure.networks import StackedMLP
 from ampsure.noise import find_noise
@@ -279,10 +279,10 @@ def test_members_too_sure_of_themselves_make_no_amplitude_wrong():
         network.biases[-1].copy_(torch.tensor([0.0, -9.0]).expand_as(network.biases[-1]))
     y = 4 * np.exp(-4.5) * torch.randn(2000, generator=torch.Generator().manual_seed(1))
     y[7] = 1000 * np.exp(-4.5)
-    right = ~_wrong(network, get_likelihood("gaussian", outliers=1e-3), torch.zeros(2000, 1), y, "held-out")[0]
-    assert (~right).nonzero().flatten().tolist() == [7]
-    few = _wrong(network, get_likelihood("gaussian", outliers=1e-3), torch.zeros(2, 1), y[6:8], "held-out")[0]
-    assert not few.any()
+    likelihood = get_likelihood("gaussian", outliers=1e-3)
+    missed = _residual_and_variance(network, likelihood, torch.zeros(2000, 1), y, "held-out")
+    assert _wrong(likelihood, missed).nonzero().flatten().tolist() == [7]
+    assert not _wrong(likelihood, missed[6:8]).any()
 
 
 def test_networks_of_a_calibration_see_nothing_of_the_last_events(calibrated):

@@ -31,6 +31,8 @@ class DataConfig(_Section):
         invalid: "error" or "drop", see `ampsure.load`.
         signed: allow amplitudes that change sign.
         fractions: of training, validation and test events, drawn at random by `training.seed`.
+        memory: GiB that training may take for events of a file; larger ones are read while training. By default half
+            of what is available.
     """
 
     path: str | None = None
@@ -38,6 +40,7 @@ class DataConfig(_Section):
     invalid: Literal["error", "drop"] = "error"
     signed: bool = False
     fractions: tuple[float, float, float] = (0.7, 0.1, 0.2)
+    memory: float | None = Field(None, gt=0)
 
 
 class FeaturesConfig(_Section):

@@ -13,7 +13,7 @@ from ampsure.errors import AmpsureError, InvalidEventsError
 from ampsure.kinematics import TOLERANCE, find_invalid
 from ampsure.processes import Process
 
-__all__ = ["COLUMNS", "Events", "guess_process"]
+__all__ = ["COLUMNS", "Events", "guess_process", "split_indices"]
 
 Floats = NDArray[np.float64]
 
@@ -146,12 +146,7 @@ class Events:
         self, seed: int, fractions: tuple[float, float, float] = (0.7, 0.1, 0.2)
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The indices of the events in `split`."""
-        if len(fractions) != 3 or not (min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-9):
-            raise AmpsureError(f"The fractions of a split must be three, positive and add up to one, not {fractions}.")
-        order = np.random.default_rng(seed).permutation(len(self))
-        cuts = np.rint(np.cumsum(fractions[:2]) * len(self)).astype(int)
-        train, validation, test = np.split(order, cuts)
-        return train[self.trainable[train]], validation[self.trainable[validation]], test
+        return split_indices(self.trainable, seed, fractions)
 
     @staticmethod
     def concatenate(parts: Iterable[Events]) -> Events:
@@ -163,6 +158,18 @@ class Events:
             raise AmpsureError("Events of different processes cannot be put together.")
         arrays: dict[str, Any] = {f: np.concatenate([getattr(p, f) for p in parts]) for f in ("momenta", *COLUMNS)}
         return replace(parts[0], **arrays)
+
+
+def split_indices(
+    trainable: NDArray[np.bool_], seed: int, fractions: tuple[float, float, float]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Training, validation and test events by index, each in random order; `trainable` (N,) as in `Events`."""
+    if len(fractions) != 3 or not (min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-9):
+        raise AmpsureError(f"The fractions of a split must be three, positive and add up to one, not {fractions}.")
+    order = np.random.default_rng(seed).permutation(len(trainable))
+    cuts = np.rint(np.cumsum(fractions[:2]) * len(trainable)).astype(int)
+    train, validation, test = np.split(order, cuts)
+    return train[trainable[train]], validation[trainable[validation]], test
 
 
 def guess_process(momenta: Floats, n_incoming: int = 2) -> Process:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from math import inf
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ampsure._version import versions
@@ -20,14 +23,15 @@ from ampsure.config import DEFAULT_METHOD, Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation.settings import Cuts
-from ampsure.io import checksum, make_folder
+from ampsure.io import EventFile, checksum, load_or_open, make_folder
 from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.likelihoods.base import bounded
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.noise import NoiseProfile, find_noise
 from ampsure.posteriors import Ensemble, Point, Posterior, Variational, neighbours
-from ampsure.preprocessing import Standardization, get_features, get_target
+from ampsure.preprocessing import AsinhTarget, Features, LogTarget, Standardization, get_features, get_target
+from ampsure.scratch import Column, Scratch, each, lazily, mean_square, parts, sample
 from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
 from ampsure.training import Engine, Progress, Training, TrainingData, enough_memory
 from ampsure.training.fleet import SideBySide
@@ -45,12 +49,25 @@ _Wanted = tuple[str, list[Training]]
 _FOLDS = 4  # of the validation events, where sigma is learned from them
 _NINE_TENTHS = 2.705543454  # of squared pulls are below
 _FAR = 8.0  # standard deviations
+_WINDOW = 1 << 20  # training events in memory, of those that are in a file, and at most so many for validation
 _RANDOM = 10**6  # from the seeds of members to those of their randomized priors
 _PAIRS = 8  # of neighbours, where a single network has to know what it does not know
 
+Source = Events | EventFile
+"""Events in memory or in a file."""
+
+_Set = tuple[Column, Column]
+"""Features (N, F) and targets (N,)."""
+
+_KEPT: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (  # of training, validation and calibration: wrong, noisy
+    lambda wrong, noisy: ~wrong,
+    lambda wrong, noisy: ~(wrong | noisy),
+    lambda wrong, noisy: ~wrong | noisy,
+)
+
 
 def fit(
-    events: Events,
+    events: Source | str | os.PathLike[str],
     method: str | None = None,
     *,
     config: Config | Mapping[str, Any] | None = None,
@@ -64,6 +81,8 @@ def fit(
     Processes started by `torchrun` share the members: all of them make the same call, and get the same surrogate.
 
     Args:
+        events: in memory, or those of a file. A file that is larger than memory (see `data.memory`), and every
+            `EventFile`, is read while training: docs/scale.md.
         method: one of `ampsure.config.METHODS`; by default the last one, "recommended".
         config: a full `Config`, or sections to change, e.g. `{"posterior": {"members": 8}}`.
         recipe: "accurate" or "paper".
@@ -75,12 +94,15 @@ def fit(
         config = resolve(method or DEFAULT_METHOD, recipe, config, **training)
     elif method is not None or training:
         raise AmpsureError("A full Config decides everything: give no method and no single settings besides it.")
+    if isinstance(events, str | os.PathLike):
+        d = config.data
+        events = load_or_open(events, process=d.process, invalid=d.invalid, signed=d.signed, memory=d.memory)
     return fit_many([(events, config)], checkpoint=checkpoint, report=report and (lambda _, *told: report(*told)))[0]
 
 
 @enough_memory()
 def fit_many(
-    jobs: Sequence[tuple[Events, Config]],
+    jobs: Sequence[tuple[Source, Config]],
     *,
     checkpoint: str | os.PathLike[str] | None = None,
     report: Callable[[int, str, Progress], None] | None = None,
@@ -102,7 +124,7 @@ def fit_many(
     for events, _ in jobs:
         sources.setdefault(id(events), _Source(events))
     for fleet in fleets(jobs, ranks):
-        fittings = {job: _fitting(sources[id(jobs[job][0])], jobs[job][1], ranks) for job in fleet}
+        fittings = {job: _fitting(sources[id(jobs[job][0])], jobs[job][1], ranks, folder) for job in fleet}
         stages = {job: next(fitting) for job, fitting in fittings.items()}
         while stages:
             together: dict[Any, dict[int, list[Training]]] = {}
@@ -132,12 +154,15 @@ def fit_many(
     return [surrogates[job] for job in range(len(jobs))]
 
 
-def fleets(jobs: Sequence[tuple[Events, Config]], ranks: Ranks | None = None) -> Iterator[list[int]]:
-    """Numbers of jobs with the same settings, but for those a fleet may mix, as many as memory allows."""
+def fleets(jobs: Sequence[tuple[Source, Config]], ranks: Ranks | None = None) -> Iterator[list[int]]:
+    """Numbers of jobs with the same settings, but for those a fleet may mix, as many as memory allows.
+
+    Those with events in a file go alone.
+    """
     ranks = ranks or Ranks()
     groups: dict[str, list[int]] = {}
-    for job, (_, config) in enumerate(jobs):
-        groups.setdefault(alike(config), []).append(job)
+    for job, (given, config) in enumerate(jobs):
+        groups.setdefault(alike(config) if isinstance(given, Events) else f"{job}", []).append(job)
     for same in groups.values():
         device, config = find_device(jobs[same[0]][1].training.device), jobs[same[0]][1]
         room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**31
@@ -155,7 +180,15 @@ def alike(config: Config) -> str:
 
 
 def _fingerprint(jobs: Sequence[tuple[_Source, Config]]) -> str:
-    return sha256("".join(source.checksum + config.model_dump_json() for source, config in jobs).encode()).hexdigest()
+    keys = (source.checksum + config.model_dump_json(exclude={"data": {"memory"}}) for source, config in jobs)
+    windows = {f"{_window(c)}" for source, c in jobs if isinstance(source.events, EventFile)}
+    return sha256("".join([*keys, *windows]).encode()).hexdigest()
+
+
+def _window(config: Config) -> int:
+    """Training events in memory at a time, if they are in a file: less than 1/16 of the memory they may take."""
+    limit = inf if config.data.memory is None else config.data.memory * 2**30 / 16 / 128
+    return int(min(_WINDOW, limit))
 
 
 def _check_same(fingerprint: str, ranks: Ranks) -> None:
@@ -167,7 +200,7 @@ def _check_same(fingerprint: str, ranks: Ranks) -> None:
 class _Source:
     """Events, and what trainings on them have in common: worked out once, when first asked for."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Source) -> None:
         self.events = events
         self._features: dict[tuple[str, torch.device], Tensor] = {}
 
@@ -175,16 +208,93 @@ class _Source:
     def checksum(self) -> str:
         return checksum(self.events)
 
-    def features(self, name: str, device: torch.device) -> Tensor:
+    def features(self, events: Events, name: str, device: torch.device) -> Tensor:
         """(N, F) of all events, float64, on the device."""
         if (name, device) not in self._features:
-            function, process = get_features(name), self.events.process
-            chunks = torch.from_numpy(self.events.momenta).split(100_000)
+            function, process = get_features(name), events.process
+            chunks = torch.from_numpy(events.momenta).split(100_000)
             self._features[name, device] = torch.cat([function(m.to(device), process) for m in chunks])
         return self._features[name, device]
 
+    def prepared(self, config: Config, device: torch.device, scratch: Scratch | None) -> _Prepared:
+        """The events as a training sees them; those of a file are shuffled into the scratch folder."""
+        train, validation, _ = self.events.split_indices(config.training.seed, config.data.fractions)
+        if not len(train) or not len(validation):
+            raise AmpsureError("No events are left for training or validation: check the gap and the fractions.")
+        raw: list[Column]
+        amplitude: list[Column]
+        if isinstance(self.events, Events):
+            features = self.features(self.events, config.features.inputs, device)
+            both = train, validation
+            raw = [features[torch.from_numpy(part).to(device)] for part in both]
+            amplitude = [torch.from_numpy(self.events.amplitude[part]) for part in both]
+        else:
+            assert scratch is not None
+            validation = validation[: scratch.window]
+            raw, amplitude = _shuffled(self.events, train, validation, get_features(config.features.inputs), scratch)
+        standardization, target = Standardization.fit(raw[0]), get_target(config.features.target).fit(amplitude[0])
+        x, x_validation = (lazily(standardization, part).to(device) for part in raw)
+        y, y_validation = (lazily(target.transform, part).to(device) for part in amplitude)
+        x_validation, y_validation = _resident((x_validation, y_validation))
+        if not (torch.isfinite(x_validation).all() and torch.isfinite(y_validation).all()):
+            raise AmpsureError(
+                "Some validation events have no finite features or target: check them as the training events."
+            )
+        sizes = {"events": len(self.events), "training": len(train), "validation": len(validation)}
+        sizes |= {} if scratch is None else {"window": scratch.window}
+        return _Prepared(standardization, target, x, y, x_validation, y_validation, sizes)
 
-def _fitting(source: _Source, config: Config, ranks: Ranks) -> Generator[_Wanted, list[History], Surrogate]:
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Standardised features (N, F) and targets (N,) in float64, and how they were standardised."""
+
+    standardization: Standardization
+    target: LogTarget | AsinhTarget
+    x: Column
+    y: Column
+    x_validation: Tensor
+    y_validation: Tensor
+    sizes: dict[str, int]
+
+
+def _shuffled(
+    events: EventFile,
+    train: NDArray[np.int64],
+    validation: NDArray[np.int64],
+    features: Features,
+    scratch: Scratch,
+) -> tuple[list[Column], list[Column]]:
+    """Features and amplitudes of training events, stored in the random order of their indices, and of validation ones.
+
+    The order is a uniformly random permutation of the file: whatever its order was, neighbours are now a random sample.
+    """
+    place = np.full(len(events), -1)
+    place[train] = np.arange(len(train))
+    place[validation] = len(train) + np.arange(len(validation))
+    held_out = []
+
+    def rows() -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        start = 0
+        for part in events.parts():
+            where = place[start : start + len(part)]
+            start += len(part)
+            momenta = torch.from_numpy(part.momenta[where >= 0])
+            table = np.column_stack([features(momenta, events.process).numpy(), part.amplitude[where >= 0]])
+            where = where[where >= 0]
+            held_out.append((where[where >= len(train)], table[where >= len(train)]))
+            yield where[where < len(train)], table[where < len(train)]
+
+    table = scratch.ordered(rows(), len(train))
+    order, last = (torch.from_numpy(np.concatenate(columns)) for columns in zip(*held_out, strict=True))
+    last = last[order.argsort()]
+    raw = [lazily(lambda rows: rows[:, :-1], table), last[:, :-1]]
+    return raw, [each(lambda rows: rows[:, -1], table), last[:, -1]]
+
+
+def _fitting(
+    source: _Source, config: Config, ranks: Ranks, folder: Path | None
+) -> Generator[_Wanted, list[History], Surrogate]:
     """Prepares the events, asks for trainings by name and is sent their histories, and makes a surrogate of it all."""
     events = source.events
     if len(events) < 20:
@@ -196,65 +306,64 @@ def _fitting(source: _Source, config: Config, ranks: Ranks) -> Generator[_Wanted
         )
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    device, dtype = find_device(config.training.device), dtype_of(config)
-    train, validation, _ = events.split_indices(config.training.seed, config.data.fractions)
-    if not len(train) or not len(validation):
-        raise AmpsureError("No events are left for training or validation: check the gap and the fractions.")
-    if config.posterior.systematic == "held-out" and len(validation) < 2:
+    device = find_device(config.training.device)
+    with ExitStack() as stack:
+        in_file = isinstance(events, EventFile)
+        scratch = stack.enter_context(Scratch.made(folder, _window(config))) if in_file else None
+        return (yield from _fitted(source, config, ranks, source.prepared(config, device, scratch), device))
+
+
+def _fitted(
+    source: _Source, config: Config, ranks: Ranks, prepared: _Prepared, device: torch.device
+) -> Generator[_Wanted, list[History], Surrogate]:
+    """The same, of events that are prepared."""
+    systematic, stages, dtype = config.posterior.systematic, config.training.stages, dtype_of(config)
+    sizes, n_inputs, x, y = dict(prepared.sizes), prepared.x.shape[1], prepared.x_validation, prepared.y_validation
+    if systematic == "held-out" and len(y) < 2:
         raise AmpsureError("Sigma cannot be learned from a single validation event: check the gap and the fractions.")
-    raw = source.features(config.features.inputs, device)
-    raw_train, raw_validation = (raw[torch.from_numpy(part).to(device)] for part in (train, validation))
-    standardization = Standardization.fit(raw_train)
-    target = get_target(config.features.target).fit(torch.from_numpy(events.amplitude[train]))
-    x, y, x_validation, y_validation = (
-        tensor.to(device)
-        for part, values in ((train, raw_train), (validation, raw_validation))
-        for tensor in (standardization(values), target.transform(torch.from_numpy(events.amplitude[part])))
-    )
-    if not (torch.isfinite(x_validation).all() and torch.isfinite(y_validation).all()):
-        raise AmpsureError(
-            "Some validation events have no finite features or target: check them as the training events."
-        )
-    sizes = {"events": len(events), "training": len(train), "validation": len(validation)}
-    del raw, raw_train, raw_validation  # many trainings may wait for each other
-    systematic, stages = config.posterior.systematic, config.training.stages
-    sigma = _sigma_posterior(config, x.shape[1], dtype).to(device) if _has_sigma(config) else None
+    sigma = _sigma_posterior(config, n_inputs, dtype).to(device) if _has_sigma(config) else None
     companion = None
     history: dict[str, History] = {}
     earlier: tuple[Stage, ...] = ()
-    parts = [(x, y), (x_validation, y_validation), (x_validation, y_validation)]  # the last one for the calibration
+    sets: list[_Set] = [(prepared.x, prepared.y), (x, y), (x, y)]  # the last one for the calibration
+    standardization, target = prepared.standardization.to(device), prepared.target
     noise = NoiseProfile(x.new_zeros(0, 4))
+    del prepared  # what was filtered need not be kept
     for stage in range(stages):
         likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
-        posterior = _posterior(config, x.shape[1], likelihood, dtype, stage).to(device)
+        posterior = _posterior(config, n_inputs, likelihood, dtype, stage).to(device)
         if systematic == "global-joint" and sigma is not None and stage + 1 == stages:
             companion = SigmaCompanion(sigma.network, config.posterior.lambda_sigma or config.posterior.members)
-        left = [_left(earlier, *part, systematic) for part in parts]
-        scale = float(left[0].square().mean().sqrt()) if stage else 1.0
+        left = [_left(earlier, *given, systematic) for given in sets]
+        scale = float(mean_square(left[0]).sqrt()) if stage else 1.0
         if stage and isinstance(earlier[-1].likelihood, MSE):
             earlier[-1].likelihood.variance = (scale / earlier[-1].scale) ** 2
-        seen = [(part[0].to(dtype), (y / scale).to(dtype)) for part, y in zip(parts, left, strict=True)]
+        seen = [(x.to(dtype), _scaled(y, scale).to(dtype)) for (x, _), y in zip(sets, left, strict=True)]
         name = "members" if stages == 1 else f"stage-{stage + 1}"
-        data = TrainingData(*seen[0], *seen[1])
+        data = TrainingData(*seen[0], *_resident(seen[1]))
         [history[name]] = yield name, [Training(posterior, likelihood, data, config.training, companion)]
         network = posterior.requires_grad_(False).members().requires_grad_(False)
         limit = largest_mean(network, likelihood, seen[0][0], systematic) if stage else inf
         if likelihood.outliers:  # there is nothing more to learn from them, unless they are noise
-            wrong, square = zip(*(_wrong(network, likelihood, *part, systematic) for part in seen), strict=True)
-            wrong = tuple(ranks.agreed(mask) for mask in wrong)  # or the next stage might differ in length
-            found = find_noise(parts[0][0], wrong[0], scale**2 * square[0])
+            missed = [_residual_and_variance(network, likelihood, *given, systematic) for given in seen]
+            # agreed, or the next stage might differ in length
+            wrong = [each(ranks.agreed, _wrong(likelihood, column)) for column in missed]
+            square = scale**2 * sample(missed[0])[:, 0].square()
+            found = find_noise(sample(sets[0][0]), sample(wrong[0]), square)
             noise = NoiseProfile(torch.cat([noise.ranges, found.ranges]))
-            noisy = [ranks.agreed(found(x) > 0) for x, _ in parts]
-            lost = [(w & ~n).sum() for w, n in zip(wrong[:2], noisy, strict=False)]
-            sizes["wrong"] = sizes.get("wrong", 0) + int(lost[0] + lost[1])
-            kept = ~wrong[0], ~(wrong[1] | noisy[1]), ~wrong[2] | noisy[2]
-            parts, seen = ([(p[0][k], p[1][k]) for p, k in zip(both, kept, strict=True)] for both in (parts, seen))
+            noisy = [each(ranks.agreed, _noisy(found, x)) for x, _ in sets]
+            sizes["wrong"] = sizes.get("wrong", 0) + sum(
+                int((w & ~n).sum()) for k in range(2) for w, n in zip(parts(wrong[k]), parts(noisy[k]), strict=True)
+            )
+            kept = [each(keep, *both) for keep, *both in zip(_KEPT, wrong, noisy, strict=True)]
+            sets = [(each(_chosen, x, k), each(_chosen, y, k)) for (x, y), k in zip(sets, kept, strict=True)]
+            seen = [(x.to(dtype), each(_chosen, y, k)) for (x, _), (_, y), k in zip(sets, seen, kept, strict=True)]
         if stage + 1 < stages:
             earlier += (Stage(network.double(), likelihood, scale, limit),)
     surrogate = Surrogate(
         config=config,
-        process=events.process,
-        standardization=standardization.to(device),
+        process=source.events.process,
+        standardization=standardization,
         target=target,
         likelihood=likelihood,
         network=network,
@@ -263,25 +372,25 @@ def _fitting(source: _Source, config: Config, ranks: Ranks) -> Generator[_Wanted
         earlier=earlier,
         noise=noise,
         posterior=posterior if isinstance(posterior, Variational) else None,
-        cuts=_cuts(events),
+        cuts=_cuts(source.events),
         history=history,
     )
     if isinstance(likelihood, MSE):
-        likelihood.variance = float(_residuals(surrogate, *seen[1])[0].square().mean())
+        likelihood.variance = float(mean_square(_residuals(surrogate, *seen[1])))
     if sigma is not None and companion is None:
-        residuals = [_residuals(surrogate, *part)[0] for part in seen]
+        residuals = [_residuals(surrogate, *given) for given in seen[:2]]
         with torch.no_grad():
-            sigma.network.biases[-1] += residuals[0].square().mean().log()
-        on = TrainingData(seen[0][0], residuals[0], seen[1][0], residuals[1])
+            sigma.network.biases[-1] += mean_square(residuals[0]).log()
+        on = TrainingData(seen[0][0], residuals[0], *_resident((seen[1][0], residuals[1])))
         [history["sigma"]] = yield "sigma", [Training(sigma, ResidualVariance(), on, config.training)]
     if sigma is not None:
         surrogate.sigma_network = sigma.network.requires_grad_(False)
-    surrogate.neighbours = _neighbours(surrogate, parts[0][0])
+    surrogate.neighbours = _neighbours(surrogate, sets[0][0])
     if systematic == "held-out":
-        history["sigma"] = yield from _calibrate(surrogate, *seen[2])
+        history["sigma"] = yield from _calibrate(surrogate, *_resident(seen[2]))
     surrogate.provenance = {
         "data": {"checksum": source.checksum, **sizes},
-        "events": events.provenance,
+        "events": source.events.provenance,
         "versions": versions(),
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
         "precision": config.network.precision,
@@ -292,7 +401,7 @@ def _fitting(source: _Source, config: Config, ranks: Ranks) -> Generator[_Wanted
 def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted, list[History], History]:
     """Learns a `Calibration` from events (N, F), (N,) that were not used in training, in random order."""
     config = surrogate.config
-    residual, syst, stat = _residuals(surrogate, x, y)
+    residual, syst, stat = _moments(surrogate, x, y)
     n = len(y) - len(y) // 4  # the rest is for what these events have taught
     raw = calibration_inputs(x, syst, stat)
     standardization = Standardization.fit(raw[:n])
@@ -316,9 +425,11 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
     stack = cast(StackedMLP, SideBySide(networks).joined).requires_grad_(False)
     learned = Calibration(stack, standardization)
     with torch.no_grad():
-        _, corrected, _ = learned(x[n:], syst[n:].double(), stat[n:].double())
+        last = zip(*(values[n:].split(8192) for values in (x, syst.double(), stat.double())), strict=True)
+        corrected = torch.cat([learned(*chunk)[1] for chunk in last])
         pull = residual[n:] / (corrected + besides[n:]).sqrt()
-        factor = bounded(stack(seen)[..., 0]).exp().gather(0, folds[None])[0]  # of the network that left an event out
+        logs = torch.cat([stack(chunk)[..., 0] for chunk in seen.split(8192)], dim=1)
+        factor = bounded(logs).exp().gather(0, folds[None])[0]  # of the network that left an event out
         crossed = residual[:n] / (factor * syst[:n] + besides[:n]).sqrt()
     surrogate.calibration = learned.settled(pull, crossed) if len(pull) else learned
     return histories[0]
@@ -335,7 +446,7 @@ def _posterior(config: Config, n_inputs: int, likelihood: Likelihood, dtype: tor
     return variational(config, network) if p.name == "variational" else Point(network)
 
 
-def _neighbours(surrogate: Surrogate, x: Tensor) -> tuple[StackedMLP, ...]:
+def _neighbours(surrogate: Surrogate, x: Column) -> tuple[StackedMLP, ...]:
     """Of every stage, from training features (N, F): for a Laplace posterior, or for a single network with holes."""
     p = surrogate.config.posterior
     single = p.systematic == "held-out" and p.members == 1 and len(surrogate.standardization.holes)
@@ -384,41 +495,79 @@ def _stack(
     )
 
 
+def _scaled(column: Column, unit: float) -> Column:
+    return lazily(lambda values: values / unit, column)
+
+
+def _resident(given: _Set) -> tuple[Tensor, Tensor]:
+    """Held-out events, which are always in memory."""
+    x, y = given
+    assert isinstance(x, Tensor)
+    assert isinstance(y, Tensor)
+    return x, y
+
+
+def _chosen(values: Tensor, mask: Tensor) -> Tensor:
+    return values[mask]
+
+
 @torch.no_grad()
-def _left(stages: Sequence[Stage], x: Tensor, y: Tensor, systematic: str) -> Tensor:
+def _left(stages: Sequence[Stage], x: Column, y: Column, systematic: str) -> Column:
     """What the stages leave of the target, in float64: (N, F), (N,) -> (N,)."""
-    return y - torch.cat([sum_of_stages(stages, chunk, systematic) for chunk in x.split(8192)])
+    return each(lambda x, y: y - sum_of_stages(stages, x, systematic), x, y) if stages else y
 
 
 @torch.no_grad()
-def largest_mean(network: StackedMLP, likelihood: Likelihood, x: Tensor, systematic: str) -> float:
+def largest_mean(network: StackedMLP, likelihood: Likelihood, x: Column, systematic: str) -> float:
     """Largest mean the members predict for events (N, F)."""
     return max(float(combine(network(chunk), likelihood, systematic)[0].abs().max()) for chunk in x.split(8192))
 
 
 @torch.no_grad()
-def _wrong(network: StackedMLP, likelihood: Likelihood, x: Tensor, y: Tensor, systematic: str) -> tuple[Tensor, Tensor]:
-    """Which of events (N, F), (N,) are rather outliers than right, and squares of their residuals, (N,) each.
+def _residual_and_variance(
+    network: StackedMLP, likelihood: Likelihood, x: Column, y: Column, systematic: str
+) -> Column:
+    """Of events (N, F), (N,), as one member of all would have them: (N, 2)."""
+
+    def found(x: Tensor, y: Tensor) -> Tensor:
+        out = network(x)
+        mean = combine(out, likelihood, systematic)[0].to(y.dtype)
+        variance = likelihood.variance_syst(out).mean(0) + (likelihood.prediction(out) - mean).square().mean(0)
+        return torch.stack([y - mean, variance], dim=1)
+
+    return each(found, x, y)
+
+
+def _wrong(likelihood: Likelihood, missed: Column) -> Column:
+    """Which events are rather outliers than right (N,), from their residuals and variances (N, 2).
 
     Members are often too sure of events they were not trained on, which makes none of them wrong: the variance grows
     until nine tenths of the pulls are as small as they should be, so that nine of ten events are always right.
     """
-    parts = []
-    for chunk, target in zip(x.split(8192), y.split(8192), strict=True):
-        out = network(chunk)
-        mean = combine(out, likelihood, systematic)[0].to(y.dtype)
-        variance = likelihood.variance_syst(out).mean(0) + (likelihood.prediction(out) - mean).square().mean(0)
-        parts.append(torch.stack([target - mean, variance]))
-    residual, variance = torch.cat(parts, dim=1)
-    square = residual.square()
-    largest = (square / variance).sort().values[9 * len(y) // 10]
-    variance = variance * (largest / _NINE_TENTHS).clamp_min(1.0)
-    far = square > _FAR**2 * variance  # the others hardly disturb, and may be tails
-    return far & (likelihood.wrong(residual, variance) > 0.5), square
+    residual, variance = sample(missed).unbind(1)
+    largest = (residual.square() / variance).sort().values[9 * len(residual) // 10]
+    factor = float((largest / _NINE_TENTHS).clamp_min(1.0))
+
+    def wrong(missed: Tensor) -> Tensor:
+        residual, variance = missed[:, 0], missed[:, 1] * factor
+        far = residual.square() > _FAR**2 * variance  # the others hardly disturb, and may be tails
+        return far & (likelihood.wrong(residual, variance) > 0.5)
+
+    return lazily(wrong, missed)
+
+
+def _noisy(noise: NoiseProfile, x: Column) -> Column:
+    """Which events (N, F) are in a noisy range, (N,)."""
+    return lazily(lambda x: noise(x) > 0, x)
+
+
+def _residuals(surrogate: Surrogate, x: Column, y: Column) -> Column:
+    """y - mean of the last stage's members, (N,)."""
+    return each(lambda x, y: _moments(surrogate, x, y)[0], x, y)
 
 
 @torch.no_grad()
-def _residuals(surrogate: Surrogate, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _moments(surrogate: Surrogate, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """y - mean of the last stage's members, their systematic and their statistical variance, (N,) each."""
     systematic, limit = surrogate.config.posterior.systematic, surrogate.limit
     parts = [combine(surrogate.network(chunk), surrogate.likelihood, systematic) for chunk in x.split(8192)]
@@ -426,7 +575,7 @@ def _residuals(surrogate: Surrogate, x: Tensor, y: Tensor) -> tuple[Tensor, Tens
     return y - mean.clamp(-limit, limit), syst, stat
 
 
-def _cuts(events: Events) -> Cuts | None:
+def _cuts(events: Source) -> Cuts | None:
     settings = events.provenance.get("settings")
     try:
         return Cuts(**settings["cuts"]) if isinstance(settings, dict) else None

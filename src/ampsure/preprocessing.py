@@ -5,7 +5,7 @@ All of it in float64; statistics come from the training events alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import combinations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ampsure.errors import AmpsureError
 from ampsure.processes import Process
+from ampsure.scratch import Column, parts, sample
 
 __all__ = [
     "FEATURES",
@@ -144,15 +145,18 @@ class Standardization:
     holes: Tensor
 
     @staticmethod
-    def fit(raw: Tensor) -> Standardization:
-        """Statistics of the training features (N, F_raw)."""
-        if not torch.isfinite(raw).all():
+    def fit(raw: Column) -> Standardization:
+        """Statistics of the training features (N, F_raw); holes are looked for in a `sample` of them."""
+        if not all(torch.isfinite(part).all() for part in parts(raw)):
             raise AmpsureError("The features of the training events are not finite: two legs may be exactly collinear.")
-        mean, scale = raw.mean(0), raw.std(0, correction=0)
-        columns = (scale > 1e-9 * raw.abs().amax(0)).nonzero().squeeze(1)
+        mean, scale = _mean_and_scale(parts(raw), len(raw))
+        bounds = [(part.amin(0), part.amax(0)) for part in parts(raw)]
+        low, high = (torch.stack(ends) for ends in zip(*bounds, strict=True))
+        low, high = low.amin(0), high.amax(0)
+        columns = (scale > 1e-9 * torch.maximum(low.abs(), high.abs())).nonzero().squeeze(1)
         if len(columns) == 0:
             raise AmpsureError("All features of the training events are constant: there is nothing to learn from.")
-        return Standardization(columns, mean[columns], scale[columns], raw.amin(0), raw.amax(0), _holes(raw))
+        return Standardization(columns, mean[columns], scale[columns], low, high, _holes(sample(raw)))
 
     def __call__(self, raw: Tensor) -> Tensor:
         """(N, F_raw) -> (N, F)."""
@@ -265,14 +269,13 @@ class LogTarget(Target):
     name = "log"
 
     @staticmethod
-    def fit(amplitude: Tensor) -> LogTarget:
+    def fit(amplitude: Column) -> LogTarget:
         """Statistics of the training amplitudes (N,)."""
-        if not (amplitude > 0).all():
+        if not all((part > 0).all() for part in parts(amplitude)):
             raise AmpsureError(
                 "The logarithm needs positive amplitudes: use the target 'asinh' for those that change sign."
             )
-        log = amplitude.log()
-        return LogTarget(float(log.mean()), _scale(log))
+        return LogTarget(*_statistics(torch.log, amplitude))
 
     def slope(self, amplitude: Tensor) -> Tensor:
         return self.scale * amplitude
@@ -305,13 +308,12 @@ class AsinhTarget(Target):
     name = "asinh"
 
     @staticmethod
-    def fit(amplitude: Tensor) -> AsinhTarget:
-        """Statistics of the training amplitudes (N,); the unit is the median of |A|."""
-        unit = float(amplitude.abs().median())
+    def fit(amplitude: Column) -> AsinhTarget:
+        """Statistics of the training amplitudes (N,); the unit is the median of |A| (of a `sample`)."""
+        unit = float(sample(amplitude).abs().median())
         if unit == 0:
             raise AmpsureError("More than half of the training amplitudes are zero: there is nothing to learn from.")
-        z = torch.asinh(amplitude / unit)
-        return AsinhTarget(float(z.mean()), _scale(z), unit)
+        return AsinhTarget(*_statistics(lambda a: torch.asinh(a / unit), amplitude), unit)
 
     def slope(self, amplitude: Tensor) -> Tensor:
         return self.scale * torch.hypot(amplitude, amplitude.new_tensor(self.unit))
@@ -333,11 +335,20 @@ class AsinhTarget(Target):
         return Moments(self.unit * torch.sinh(z), *(slope * v.sqrt() for v in (v_syst, v_stat, v_syst + v_stat)))
 
 
-def _scale(values: Tensor) -> float:
-    scale = float(values.std(correction=0))
-    if not scale > 0:
+def _statistics(function: Callable[[Tensor], Tensor], amplitude: Column) -> tuple[float, float]:
+    """Mean and standard deviation of a function of amplitudes (N,)."""
+    mean, scale = _mean_and_scale(map(function, parts(amplitude)), len(amplitude))
+    if not scale > 1e-13 * abs(mean):  # of equal ones, rounding may be left
         raise AmpsureError("All training amplitudes are equal: there is nothing to learn.")
-    return scale
+    return float(mean), float(scale)
+
+
+def _mean_and_scale(given: Iterable[Tensor], n: int) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over n rows (n, ...) that come in parts; of one part those of torch, to the bit."""
+    found = [(len(part) / n, part.mean(0), part.std(0, correction=0)) for part in given]
+    mean = torch.stack([share * part for share, part, _ in found]).sum(0)
+    squares = [share * (scale.square() + (part - mean).square()) for share, part, scale in found]
+    return mean, torch.stack(squares).sum(0).sqrt()
 
 
 TARGETS: dict[str, type[LogTarget] | type[AsinhTarget]] = {"log": LogTarget, "asinh": AsinhTarget}

@@ -31,10 +31,12 @@ from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.fitting import Report as TrainingReport
 from ampsure.generation.generate import Report
-from ampsure.io import checksum, load
+from ampsure.io import EventFile, checksum, load_or_open
 from ampsure.processes import Process, get_process
 from ampsure.surrogate import Surrogate
 from ampsure.training import Progress as TrainingProgress
+
+_TESTED = 1_000_000  # events at most, of a file larger than memory
 
 __all__ = ["Invalid", "InvalidOption", "ProcessOption", "SignedOption", "app", "console", "parse_settings", "progress"]
 
@@ -204,19 +206,31 @@ def with_history(events: Events, command: str, source: Path) -> Events:
 
 
 def events_to_test(surrogate: Surrogate, data: Path | None) -> tuple[Events, str]:
-    """The events of a file a surrogate has not learned from, and in words where they are from."""
+    """The events of a file a surrogate has not learned from, and in words where they are from.
+
+    Of a file larger than memory, a uniform sample.
+    """
     d, path = surrogate.config.data, data or surrogate.config.data.path
     if path is None:
         raise AmpsureError("The surrogate does not say what it was trained on: give --data FILE.")
-    events, source = load(path, process=d.process, invalid=d.invalid, signed=d.signed), str(path)
+    options: dict[str, Any] = {"process": d.process, "invalid": d.invalid, "signed": d.signed, "memory": d.memory}
+    events, source = load_or_open(path, **options), str(path)
     if events.process.n_legs != surrogate.process.n_legs:
         raise AmpsureError(
             f"{path} has events of {events.process.n_legs} legs, the surrogate {surrogate.process.n_legs}."
         )
     if not np.allclose(events.process.masses, surrogate.process.masses, rtol=1e-3, atol=1e-3):
         raise AmpsureError(f"{path} has legs of other masses than the surrogate: {events.process.masses}.")
-    if checksum(events) == surrogate.provenance.get("data", {}).get("checksum"):  # never test on what was learned
-        events, source = events.split(surrogate.config.training.seed, d.fractions)[2], f"the test part of {path}"
+    learned = checksum(events) == surrogate.provenance.get("data", {}).get("checksum")  # never test on these
+    test = events.split_indices(surrogate.config.training.seed, d.fractions)[2] if learned else np.arange(len(events))
+    source = f"the test part of {path}" if learned else source
+    if isinstance(events, EventFile):
+        if len(test) > _TESTED:
+            source = f"a random {_TESTED:,} of the {len(test):,} events of {source}"
+            test = np.random.default_rng(0).choice(test, _TESTED, replace=False)
+        events = events.take(test)
+    elif learned:
+        events = events[test]
     if not len(events):
         raise AmpsureError(f"{path} has no test events: give --data FILE.")
     return events, source

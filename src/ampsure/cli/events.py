@@ -17,7 +17,7 @@ from ampsure.disturbances import BoxSmearing, Disturbance, Gap, Outliers, Peaked
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
 from ampsure.generation import Settings
-from ampsure.io import FORMATS, check_target, replacing
+from ampsure.io import FORMATS, PART, appending, check_target, replacing
 from ampsure.kinematics import pseudorapidity, transverse_momentum
 from ampsure.report import event_overview
 from ampsure.report.style import rendered
@@ -142,10 +142,18 @@ def convert(
 
     Example: `ampsure convert events.lhe.gz events.h5`
     """
-    events = ampsure.load(source, process=process_of(process), invalid=invalid.value, signed=signed)
-    ampsure.save(with_history(events, "convert", source), target)
+    options: dict[str, Any] = {"process": process_of(process), "invalid": invalid.value, "signed": signed}
+    if target.suffix.lower() in (".h5", ".hdf5"):  # in bounded memory
+        with appending(target) as file:
+            for events in ampsure.stream(source, PART, **options):
+                file.append(with_history(events, "convert", source))
+        n = len(file)
+    else:
+        events = ampsure.load(source, **options)
+        ampsure.save(with_history(events, "convert", source), target)
+        n = len(events)
     print_dropped(events)
-    console.print(f"{len(events):,} events written to {escape(str(target))}.")
+    console.print(f"{n:,} events written to {escape(str(target))}.")
 
 
 @app.command(name="disturb")

@@ -22,7 +22,7 @@ from ampsure.errors import AmpsureError
 from ampsure.evaluation import Judgement, judge
 from ampsure.fitting import Report, fit
 from ampsure.grids import save_run
-from ampsure.io import check_target, replacing
+from ampsure.io import PART, EventFile, check_target, load_or_open, replacing, save_columns
 from ampsure.io.atomic import check_writable
 from ampsure.io.numpy import read_momenta
 from ampsure.surrogate import Surrogate, find_device, load_surrogate
@@ -44,6 +44,8 @@ from .common import (
 )
 
 __all__: list[str] = []
+
+_PREDICTED = ("amplitude", "sigma_syst", "sigma_stat", "sigma_tot", "in_domain")
 
 config_app = typer.Typer(help="Show configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
@@ -86,7 +88,9 @@ def train(
     ranks = find_ranks(find_device(config.training.device))
     console.quiet = not ranks.leads
     d = config.data
-    events = ampsure.load(d.path or "", process=d.process, invalid=d.invalid, signed=d.signed)
+    events = load_or_open(d.path or "", process=d.process, invalid=d.invalid, signed=d.signed, memory=d.memory)
+    if isinstance(events, EventFile):
+        console.print(f"{len(events):,} events are too many for memory (data.memory): they are read while training.")
     started = time.monotonic()
     try:
         with training_progress() as shown, _tensorboard(output / "tensorboard", shown, ranks.leads) as report:
@@ -114,8 +118,9 @@ def evaluate(
     Example: `ampsure evaluate runs/a --data test.h5`
     """
     surrogate = load_surrogate(run, device)
-    events, _ = events_to_test(surrogate, data)
-    table = Table(title=f"{escape(str(run))}: {len(events):,} test events", show_header=False)
+    events, source = events_to_test(surrogate, data)
+    title = f"{escape(str(run))}: {len(events):,} test events"
+    table = Table(title=title, caption=escape(source), show_header=False)
     judgement = judge(surrogate.predict(events.momenta), events)
     for row in evaluation_rows(judgement):
         table.add_row(*map(escape, row))
@@ -128,7 +133,7 @@ def evaluate(
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a surrogate.")],
     momenta: Annotated[Path, typer.Argument(help="Momenta (N, n, 4) in a .npy or .npz, or a file of events.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="File to write (.npz).")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write: .npz, or .h5 for very many.")],
     samples: Annotated[int | None, typer.Option(help="Networks to draw from a variational posterior.")] = None,
     sample_seed: Annotated[int, typer.Option(help="Seed of that draw.")] = 0,
     device: DeviceOption = "cpu",
@@ -137,17 +142,22 @@ def predict(
 
     Example: `ampsure predict runs/a momenta.npy -o out.npz`
     """
-    if output.suffix != ".npz":
-        raise AmpsureError(f"Predictions are written as .npz, not {output.name!r}.")
+    if output.suffix not in (".npz", ".h5"):
+        raise AmpsureError(f"Predictions are written as .npz or .h5, not {output.name!r}.")
     surrogate = load_surrogate(run, device)
     if samples is not None:
         surrogate = surrogate.resampled(samples, sample_seed)
-    prediction = surrogate.predict(_momenta(momenta, surrogate))
-    names = ("amplitude", "sigma_syst", "sigma_stat", "sigma_tot", "in_domain")
-    with replacing(output) as temporary:
-        np.savez(temporary, **{name: getattr(prediction, name) for name in names})
-    outside = int((~prediction.in_domain).sum())
-    console.print(f"{len(prediction.amplitude):,} predictions written to {escape(str(output))}.")
+    n = outside = 0
+
+    def predictions() -> Iterator[dict[str, Any]]:
+        nonlocal n, outside
+        for part in _momenta(momenta, surrogate):
+            p = surrogate.predict(part)
+            n, outside = n + len(part), outside + int((~p.in_domain).sum())
+            yield {name: getattr(p, name) for name in _PREDICTED}
+
+    save_columns(predictions(), output, "ampsure-predictions")
+    console.print(f"{n:,} predictions written to {escape(str(output))}.")
     if outside:
         console.print(f"[yellow]Warning:[/] {outside:,} of them are outside the domain of the training events.")
 
@@ -260,14 +270,17 @@ def evaluation_rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
     yield "outside the training domain", f"{judgement.outside:,} of {judgement.events:,}"
 
 
-def _momenta(path: Path, surrogate: Surrogate) -> Any:
-    """Momenta from a plain array, from the array `momenta` of an .npz, or from a file of events."""
+def _momenta(path: Path, surrogate: Surrogate) -> Iterator[Any]:
+    """Momenta, in parts, from a plain array, from the array `momenta` of an .npz, or from a file of events."""
     if path.suffix not in (".npy", ".npz"):
-        return ampsure.load(path, process=surrogate.process, signed=True).momenta
+        yield from (part.momenta for part in ampsure.stream(path, PART, process=surrogate.process, signed=True))
+        return
     momenta = read_momenta(path)
     if momenta.dtype.kind not in "fiu":
         raise AmpsureError(f"{path} must hold real numbers, not {momenta.dtype}.")
-    return momenta
+    momenta = np.atleast_1d(momenta)
+    for start in range(0, max(len(momenta), 1), PART):
+        yield momenta[start : start + PART]
 
 
 @contextmanager

@@ -77,7 +77,8 @@ def distill(
         left, left_validation = (_left(earlier, *part) for part in ((x, y), (x_validation, y_validation)))
         scale = float(left[:, 0].square().mean().sqrt()) if stage else 1.0
         units = left.new_tensor([scale, scale**2, scale**2])
-        data = TrainingData(*(t.to(dtype) for t in (x, left / units, x_validation, left_validation / units)))
+        lesson = (left / units).to(dtype)
+        data = TrainingData(*(t.to(dtype) for t in (x, lesson, x_validation, left_validation / units)))
         network = StackedMLP(
             x.shape[1],
             Distilled.n_outputs,
@@ -85,7 +86,7 @@ def distill(
             activation=settings.network.activation,
             residual=settings.network.residual,
             seed=settings.training.seed + stage,
-            output_bias=[0.0, 0.0, float(data.y_train[:, 2].double().log().mean())],  # the mean is off by one at first
+            output_bias=[0.0, 0.0, float(lesson[:, 2].double().log().mean())],  # the mean is off by one at first
             dtype=dtype,
         ).to(device)
         name = "members" if stages == 1 else f"stage-{stage + 1}"

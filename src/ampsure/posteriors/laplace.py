@@ -11,6 +11,7 @@ from torch import Tensor
 from ampsure.likelihoods import Likelihood
 from ampsure.networks import StackedMLP
 from ampsure.networks.mlp import member_generator
+from ampsure.scratch import Column
 
 __all__ = ["STEP", "Structure", "laplace_covariance", "neighbours", "variance_of_neighbours"]
 
@@ -26,7 +27,7 @@ _ITERATIONS = 100  # for the precision of the prior
 def neighbours(
     network: StackedMLP,
     likelihood: Likelihood,
-    x: Tensor,
+    x: Column,
     *,
     structure: Structure = "last-layer",
     samples: int = 32,
@@ -74,7 +75,7 @@ def variance_of_neighbours(prediction: Tensor) -> Tensor:
 
 @torch.no_grad()
 def laplace_covariance(
-    network: StackedMLP, likelihood: Likelihood, x: Tensor, structure: Structure
+    network: StackedMLP, likelihood: Likelihood, x: Column, structure: Structure
 ) -> dict[int, Block]:
     r"""The posterior of the weights of layers by number: W ~ N(trained, (A x G + prior)^-1), in eigenvectors of both.
 
@@ -92,7 +93,7 @@ def laplace_covariance(
     blocks: dict[int, Block] = {}
     sums: dict[int, tuple[Tensor, Tensor]] = {}
     total = torch.zeros(network.members, dtype=torch.float64, device=x.device)
-    for chunk in x.double().split(_CHUNK):
+    for chunk in x.to(torch.float64).split(_CHUNK):
         inputs, gradients, weights = _derivatives(network, likelihood, chunk)
         total += weights.sum(1)
         for k in range(last if structure == "last-layer" else 0, last + 1):

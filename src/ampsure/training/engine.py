@@ -20,6 +20,7 @@ from ampsure.config import TrainingConfig
 from ampsure.errors import AmpsureError
 from ampsure.likelihoods import Likelihood
 from ampsure.posteriors import Posterior, inverse_variance_mean
+from ampsure.scratch import Column, Stored
 
 from .adam import Adam
 from .batches import derived_seed, shuffled
@@ -30,6 +31,7 @@ from .ranks import Ranks, Share
 from .schedules import get_schedule
 from .sigma import SigmaCompanion
 from .soap import SOAP
+from .windows import Windows
 
 __all__ = ["Engine", "Progress", "Training", "TrainingData", "TrainingInterrupted", "enough_memory"]
 
@@ -45,10 +47,13 @@ class TrainingInterrupted(AmpsureError):
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Standardised features (N, F) and targets (N,) for training and validation, on the device, in its precision."""
+    """Standardised features (N, F) and targets (N,) for training and validation, on the device, in its precision.
 
-    x_train: Tensor
-    y_train: Tensor
+    Those for training may be stored in files: see `Windows`.
+    """
+
+    x_train: Column
+    y_train: Column
     x_validation: Tensor
     y_validation: Tensor
 
@@ -100,9 +105,10 @@ class Training:
 
 @dataclass(eq=False)
 class _Course:
-    """How far a training is; `order` and `rates` are those of its present epoch."""
+    """How far a training is; `order` and `rates` are those of its present window."""
 
     training: Training
+    windows: Windows
     members: range  # those trained here
     batch: int
     per_epoch: int
@@ -111,7 +117,7 @@ class _Course:
     noise: torch.Generator
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
-    epoch: int = -1  # of `order` and `rates`
+    place: tuple[int, int] = (-1, 0)  # epoch and window of `order` and `rates`
     order: Tensor = field(default_factory=lambda: torch.empty(0))  # (S, 1, B), or (S, E, B) if members have their own
     rates: Tensor = field(default_factory=lambda: torch.empty(0))  # (S,)
     started: tuple[int, float] = (0, 0.0)  # step and time
@@ -119,28 +125,38 @@ class _Course:
     def rate(self, step: int) -> float:
         return self.training.config.learning_rate * get_schedule(self.training.config.schedule)(step, self.total)
 
+    @property
+    def per_window(self) -> int:
+        return self.windows.size // self.batch
+
     def left(self, step: int) -> int:
-        """Steps to the end of the epoch."""
-        return self.per_epoch - step % self.per_epoch
+        """Steps to the end of the window, or of the epoch."""
+        done = step % self.per_epoch
+        return min(self.per_window - done % self.per_window, self.per_epoch - done)
 
     def batches(self, step: int, n: int) -> tuple[Tensor, Tensor]:
         """Events (n, 1 or E, B) and learning rates (n,) of the next n steps; at rest after the end."""
-        epoch, start = divmod(min(step, self.end - 1), self.per_epoch)
-        if epoch != self.epoch:
-            self._begin(epoch, step)
+        epoch, done = divmod(min(step, self.end - 1), self.per_epoch)
+        window, start = divmod(done, self.per_window)
+        if (epoch, window) != self.place:
+            self._begin(epoch, window, step)
         if step >= self.end:
             return self.order[:1].expand(n, *self.order.shape[1:]), torch.zeros_like(self.rates[:1]).expand(n)
         return self.order[start : start + n], self.rates[start : start + n]
 
-    def _begin(self, epoch: int, step: int) -> None:
-        config, x = self.training.config, self.training.data.x_train
+    def _begin(self, epoch: int, window: int, step: int) -> None:
+        config, x, rows = self.training.config, self.windows.x, self.windows.rows(window)
+        self.windows.load(epoch, window)
         streams: list[tuple[int, ...]] = [()] if config.shared_batches else [(member,) for member in self.members]
-        orders = [shuffled(len(x), config.seed, 1, epoch, *stream, device=x.device) for stream in streams]
-        used = self.per_epoch * self.batch
-        self.order = torch.stack([o[:used].view(self.per_epoch, self.batch) for o in orders], dim=1)
-        shares = _shares(config.schedule, epoch * self.per_epoch, self.per_epoch, self.total)
+        which = (window,) if window else ()
+        orders = [shuffled(rows, config.seed, 1, epoch, *stream, *which, device=x.device) for stream in streams]
+        steps = rows // self.batch
+        self.order = torch.stack([o[: steps * self.batch].view(steps, self.batch) for o in orders], dim=1)
+        shares = _shares(config.schedule, epoch * self.per_epoch + window * self.per_window, steps, self.total)
         self.rates = torch.tensor(shares, dtype=x.dtype).mul_(config.learning_rate).to(x.device)
-        self.epoch, self.started = epoch, (step, time.monotonic())
+        if epoch != self.place[0]:
+            self.started = (step, time.monotonic())
+        self.place = epoch, window
 
 
 @lru_cache(maxsize=8)
@@ -180,6 +196,8 @@ class Engine:
         self._checkpoint, self._fingerprint, self._ranks = checkpoint, fingerprint, ranks or Ranks()
         if len({training.kind() for training in trainings}) > 1:
             raise AmpsureError("Trainings run together only with the same batch size, posterior, network and settings.")
+        if len(trainings) > 1 and any(isinstance(d.x_train, Stored) for d in data):
+            raise AmpsureError("Trainings run together only on events in memory: run those on stored events alone.")
         self._batch = first.batch
         device = data[0].x_train.device
         groups, everyone = len(trainings), first.posterior.network.members  # G, E
@@ -189,8 +207,10 @@ class Engine:
             per_epoch = len(training.data.y_train) // self._batch
             total = per_epoch * training.config.epochs
             generator = torch.Generator(device=device).manual_seed(derived_seed(training.config.seed, 2))
+            d, c = training.data, training.config
+            visited = Windows(d.x_train, d.y_train, self._batch, c.epochs, c.seed)
             self._courses.append(
-                _Course(training, self._share.members, self._batch, per_epoch, total, total, generator)
+                _Course(training, visited, self._share.members, self._batch, per_epoch, total, total, generator)
             )
         self._members = len(self._share.members)
         posteriors = [training.posterior for training in trainings]
@@ -209,7 +229,8 @@ class Engine:
             self._companion = cast(SigmaCompanion, self._stacks[1].joined)
         self._optimizers = [_optimizer(stack, self.config) for stack in self._stacks]
 
-        self._x, self._y = _joined([d.x_train for d in data]), _joined([d.y_train for d in data])  # (sum N, ...)
+        windows = [course.windows for course in self._courses]
+        self._x, self._y = _joined([w.x for w in windows]), _joined([w.y for w in windows])  # (sum N, ...)
         sizes = [len(d.y_train) for d in data]
         self._n = torch.tensor(sizes, dtype=self._x.dtype, device=device)  # (G,)
         self._decay = self._posterior.decay(self._n)  # (G E,)
@@ -262,6 +283,8 @@ class Engine:
         finally:
             self._train.forget()
             self._refresh.forget()
+            for course in self._courses:
+                course.windows.close()
         if self._checkpoint is not None:
             self._save()  # so that a later stage does not repeat this one
 
