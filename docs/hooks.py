@@ -28,7 +28,7 @@ def on_page_content(html: str, **_: Any) -> str:
 def commands() -> str:
     """Markdown of the help of every command, below headings of the second level."""
     command = typer.main.get_command(app)
-    context: Any = typer.Context(command, info_name="ampsure")  # type: ignore[arg-type]
+    context = typer.Context(command, info_name="ampsure")
     text = get_docs_for_click(obj=command, ctx=context, name="ampsure")
     return text[text.index("\n## ") :]  # the list before it has shortened sentences
 

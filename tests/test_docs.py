@@ -68,6 +68,7 @@ def test_own_amplitudes(follow):
     assert ampsure.load("signed.npz", signed=True).amplitude.min() < 0
     assert names["gate"].counts.points == len(names["momenta"])
     np.testing.assert_allclose(names["answers"], names["amplitude"], rtol=0.1)
+    _check_three_photons(names["ee_yyy"], names["ee_yy"])
 
 
 def _check_top(gg_tt, mass: float, s: float = 500.0**2, alpha_s: float = 0.118) -> None:
@@ -83,6 +84,21 @@ def _check_top(gg_tt, mass: float, s: float = 500.0**2, alpha_s: float = 0.118) 
     logarithm = (1 + rho + rho**2 / 16) * np.log((1 + beta) / (1 - beta))
     exact = np.pi * alpha_s**2 / (3 * s) * (logarithm - beta * (7 / 4 + 31 * rho / 16))
     assert found == pytest.approx(exact, rel=1e-9)
+
+
+def _check_three_photons(ee_yyy, ee_yy, energy: float = 45.0, soft: float = 1e-5) -> None:
+    """A soft photon makes the amplitude of the page that of two photons times the eikonal factor."""
+    p, q = (energy * np.array([1.0, 0, 0, z]) for z in (1, -1))
+    k = soft * np.array([1, 0.6, 0, 0.8])
+    hard = energy * np.array([1, 0, 0.8, 0.6])
+    back = hard * [1, -1, -1, -1]
+
+    def product(a, b):
+        return a[0] * b[0] - a[1:] @ b[1:]
+
+    eikonal = 4 * np.pi / 137.036 * 2 * product(p, q) / product(p, k) / product(q, k)
+    ratio = ee_yyy(np.array([[p, q, hard, back, k]]))[0] / ee_yy(np.array([[p, q, hard, back]]))[0]
+    assert ratio == pytest.approx(eikonal, rel=1e-5)
 
 
 def test_snippets_about_surrogates_in_other_programs(events, tmp_path, monkeypatch, capsys):
@@ -125,7 +141,7 @@ def site(tmp_path_factory) -> Path:
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
-    quiet = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}  # about another program
+    quiet = {"NO_MKDOCS_2_WARNING": "1"}  # about a successor of mkdocs
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | quiet)
     assert (built.returncode, built.stderr) == (0, "")
     return folder
@@ -167,6 +183,19 @@ def test_versions_agree():
     del allowed["torch"]  # of constraints.txt
     assert {name: _padded(version) for name, version in allowed.items()} == {n: _padded(v) for n, v in tested.items()}
     assert f"\nversion: {ampsure.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_workflows_call_targets_that_exist():
+    yaml = pytest.importorskip("yaml")
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    workflows = list((ROOT / ".github/workflows").glob("*.yml"))
+    assert {path.stem for path in workflows} == {"docs", "lint", "release", "tests"}
+    for path in workflows:
+        jobs = yaml.safe_load(path.read_text())["jobs"]
+        steps = [step for job in jobs.values() for step in job["steps"]]
+        made = [words for step in steps if (words := step.get("run", "").split())[:1] == ["make"]]
+        assert made
+        assert {target for _, *called in made for target in called} <= targets
 
 
 def _padded(version: str) -> tuple[int, ...]:
