@@ -177,7 +177,7 @@ def test_reference_of_commands_and_names_is_complete(site):
 def test_versions_agree():
     """The lowest versions that are tested are the lowest allowed, and the citation names this version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = (project["optional-dependencies"][extra] for extra in ("lhe", "export"))
+    extras = (project["optional-dependencies"][extra] for extra in ("lhe", "export", "dask"))
     allowed = dict(re.match(r"([\w-]+)>=([\d.]+)", d).groups() for d in sum(extras, project["dependencies"]))
     tested = dict(re.findall(r"^([\w-]+)==([\d.]+)", (ROOT / "constraints-lowest.txt").read_text(), re.MULTILINE))
     del allowed["torch"]  # of constraints.txt

@@ -24,6 +24,7 @@ WITHOUT = [
 EXTRAS = {
     "lhe": [["convert", "events.h5", "events.lhe.gz"], ["inspect", "events.lhe.gz"]],
     "export": [["export", "run", "--format", "onnx", "-o", "a.onnx"]],
+    "dask": [["generate", "gg_yyg", "-n", "500", "--cluster", "local", "--workers", "1", "-o", "cluster.h5"]],
 }
 """What each extra is for."""
 
@@ -56,6 +57,7 @@ def expect(done: subprocess.CompletedProcess[str], what: str, code: int = 0, wor
 
 
 def main(wheel: Path) -> None:
+    """All of it, in environments that are removed afterwards."""
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         plain = Environment(top / "plain", wheel)
