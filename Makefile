@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install browser demo test lint types unit format validate benchmark soak clean
+.PHONY: help install browser demo test lint types unit coverage lowest format docs serve dist check-dist validate benchmark soak clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,9 +45,32 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -n 2 --dist loadgroup
 
+coverage: $(READY) ## Run the tests and say which lines of src they reach
+	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term-missing:skip-covered --cov-fail-under=90
+
+# Old packages warn of what newer ones below them will drop: that is not ours.
+lowest: ## Run the tests with the lowest allowed versions, in .venv-lowest
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[lhe,export,dask,test]'
+	.venv-lowest/bin/pytest -n 2 --dist loadgroup -W ignore::DeprecationWarning $(TESTS)
+
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(READY) ## Build the documentation in build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+serve: $(READY) ## Show the documentation while it is written
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+dist: $(READY) ## Build wheel and sdist in dist/
+	rm -rf dist
+	$(BIN)/python -m build
+
+check-dist: dist ## Install the wheel into empty environments, with each extra alone, and use it
+	$(BIN)/python -m validation.packaging
 
 validate: $(READY) ## Compare amplitude, cross sections, pulls and exports with what they should be
 	$(BIN)/python -m validation.amplitude
@@ -73,4 +96,4 @@ soak: $(READY) ## The long campaigns: 1.1 million events, 20 million streamed, 1
 	OMP_NUM_THREADS=1 $(BIN)/python -m validation.kills
 
 clean: ## Remove environment and results
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest demo dist build .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
