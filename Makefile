@@ -77,6 +77,7 @@ validate: $(READY) ## Compare amplitude, cross sections, pulls and exports with 
 	$(BIN)/python -m validation.cross_section
 	$(BIN)/python -m validation.calibration
 	$(BIN)/python -m validation.umami
+	$(BIN)/python -m validation.audit
 	$(BIN)/python -m validation.exports
 	$(BIN)/python -m validation.distillation
 
