@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from ampsure.config import DEFAULT_METHOD, Config, resolve
 from ampsure.errors import AmpsureError
@@ -117,4 +117,4 @@ def _wrong(residual: Floats, variance: Floats) -> tuple[Floats, float]:
     found = optimize.minimize(loss, np.array([-4.0, 0.0, 3.0]), method="Nelder-Mead")
     right, wrong = parts(found.x)
     probability = np.exp(wrong - np.logaddexp(right, wrong))
-    return probability, float(1 / (1 + np.exp(-found.x[0])))
+    return probability, float(special.expit(found.x[0]))
