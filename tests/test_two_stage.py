@@ -154,13 +154,13 @@ def test_maxima_keep_their_promise(trained, sampler):
     share = 2e-3
     measured, learned = (
         TwoStageSummary(
-            **two_stage(trained, 4000, sampler=sampler, seed=5, maximum=m, overweight=share).provenance["two_stage"]
+            **two_stage(trained, 12_000, sampler=sampler, seed=5, maximum=m, overweight=share).provenance["two_stage"]
         )
         for m in ("measured", "learned")
     )
-    for found in (measured, learned):  # few events make up the excess, and most often fewer than there should be
-        assert share / 10 < found.first_overweight < 3 * share
-        assert share / 10 < found.second_overweight < 3 * share
+    for found in (measured, learned):  # few events make up the excess: a factor of three is chance
+        assert share / 3 < found.first_overweight < 3 * share
+        assert share / 3 < found.second_overweight < 3 * share
     assert learned.pilot_exact_evaluations == 0 < measured.pilot_exact_evaluations
     # half of all x are within 0.2 % of one, and the largest of 2000 about 1.3
     assert learned.second_maximum == pytest.approx(measured.second_maximum, abs=0.03)
