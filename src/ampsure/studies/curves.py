@@ -24,10 +24,19 @@ def as_binned(stored: dict[str, Any]) -> Binned:
     return Binned(**{**arrays, "count": arrays["count"].astype(np.int64)})  # type: ignore[arg-type]
 
 
-def draw_shares(axes: Axes, shares: ArrayLike, edges: Floats, k: int, **options: Any) -> None:
-    """A stored histogram as a normalised density, without its outer bins, which hold what is further out."""
+def draw_shares(
+    axes: Axes, shares: ArrayLike, edges: Floats, k: int, *, bounded: bool = False, **options: Any
+) -> None:
+    """A stored histogram as a normalised density, without its outer bins, which hold what is further out.
+
+    Args:
+        bounded: nothing can be further out, so that the outer bins are like the others.
+    """
     density = np.asarray(shares, dtype=np.float64) / np.diff(edges)
-    _draw_steps(axes, density, edges, k, **options)
+    if bounded:
+        axes.stairs(density, edges, **{**colour(k), **options})
+    else:
+        _draw_steps(axes, density, edges, k, **options)
 
 
 def draw_deviation(axes: Axes, measured: dict[str, Any], k: int, **options: Any) -> None:

@@ -29,13 +29,13 @@ CLEAN, OUTLIERS = "no noise", "outliers"
 SITUATIONS: dict[str, tuple[Disturbance, ...]] = {
     CLEAN: (),
     "5 % noise": (UniformSmearing(0.05),),
-    **{f"box {e:g}, {w:g} GeV": (BoxSmearing(e, w),) for e, w in ((0.1, 20), (0.01, 20), (0.001, 20))},
-    **{f"box 0.1, {w:g} GeV": (BoxSmearing(0.1, w),) for w in (5, 1, 0.3)},
+    **{f"box {e:g}, {w:g} GeV": (BoxSmearing(e, w),) for w in (20, 5, 1, 0.3) for e in (0.1, 0.01, 0.001)},
     **{f"peak {e:g}": (PeakedSmearing(e),) for e in (1e-3, 1e-4)},
     **{f"gap {w:g} GeV": (Gap(w),) for w in (20, 40, 80)},
     OUTLIERS: (Outliers(),),
 }
 SHARES = (0.012, 0.103, 0.8)  # of the data, besides the usual 70 %
+LONGEST = 10  # times the usual epochs, where few events make short ones
 MEMBERS = (1, 8, 32, 128)
 
 
@@ -58,7 +58,11 @@ def grid(preset: Preset) -> list[Case]:
     cases = [case(method, name, chosen) for name, chosen in situations.items() for method in methods]
     for share in SHARES if preset.name != "smoke" else ():
         fractions = (share, 0.1, round(0.9 - share, 3))
-        cases += [case(m, f"{share:.1%} of the data", data={"fractions": fractions}) for m in methods]
+        sections = {
+            "data": {"fractions": fractions},
+            "training": {"epochs": round(preset.epochs * min(0.7 / share, LONGEST))},  # as many batches, if it can be
+        }
+        cases += [case(m, f"{share:.1%} of the data", **sections) for m in methods]
     for n in members:
         cases += [case(m, f"{n} members", posterior={"members": n}) for m in methods if m in ENSEMBLES]
     return cases

@@ -58,9 +58,13 @@ def figure(results: Results) -> Figure:
         measured = next(results.where(members=members))
         for k in range(2):
             for member in measured["weights"]:
-                draw_shares(panel, member[k], WEIGHT_EDGES, k, linewidth=0.5, alpha=0.3, linestyle="-")
-            draw_shares(panel, measured["mean_weights"][k], WEIGHT_EDGES, k, linewidth=2.5, label=f"mode {k + 1}")
-        panel.set(yscale="log", xlabel=r"weight $\omega_k$", ylabel="normalised", title=f"{members} members")
+                thin = {"linewidth": 0.5, "alpha": 0.3, "linestyle": "-"}
+                draw_shares(panel, member[k], WEIGHT_EDGES, k, bounded=True, **thin)
+            thick: dict[str, Any] = {"linewidth": 2.5, "label": f"mode {k + 1}"}
+            draw_shares(panel, measured["mean_weights"][k], WEIGHT_EDGES, k, bounded=True, **thick)
+        highest = 1 / np.diff(WEIGHT_EDGES).min()
+        panel.set(yscale="log", ylim=(1e-5 * highest, 3 * highest), xlabel=r"weight $\omega_k$", ylabel="normalised")
+        panel.set_title(f"{members} members")
     finish(*axes[0])
     return drawn
 
