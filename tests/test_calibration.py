@@ -12,11 +12,11 @@ import torch
 from crepes import ConformalRegressor
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import optimize, special, stats
 
 import ampsure
 from ampsure import AmpsureError, audit, fit, load_surrogate
-from ampsure.calibration import _FREEDOM, _WIDTH, Calibration, VarianceCorrection
+from ampsure.calibration import Calibration, VarianceCorrection
 from ampsure.config import resolve
 from ampsure.disturbances import BoxSmearing, Gap
 from ampsure.evaluation import BinnedReach, pulls_of
@@ -189,7 +189,7 @@ def test_audit_finds_wrong_amplitudes(events):
     factor = np.exp(rng.choice([-1.0, 1.0], len(events)) * rng.uniform(1.5, 20, len(events)))
     seen = replace(events, amplitude=np.where(wrong, events.truth * factor, events.truth))
     settings = {"network": {"hidden": (24, 24)}, "posterior": {"members": 2}}
-    config = resolve("recommended", "accurate", settings, epochs=15, batch_size=64, seed=1, stages=1)
+    config = resolve("recommended", "accurate", settings, epochs=40, batch_size=64, seed=1, stages=1)
     found = audit(seen, config, folds=2)
     suspects = np.zeros(len(events), bool)
     suspects[found.suspects] = True
@@ -222,8 +222,29 @@ def test_noise_in_a_narrow_range_is_told_from_wrong_amplitudes():
     assert (variance[~box] > 0).sum() <= 64
     # the median of the squares of m events gives sigma^2 within 1.65/sqrt(m)/0.45, one standard deviation
     assert variance[box].mean().item() == pytest.approx(sigma**2, rel=4 * 1.2 * 1.65 / np.sqrt(int(box.sum())))
+    residual[box] *= 1e-4
     assert not len(find_noise(x, isolated, residual.square()).ranges)
-    assert not len(find_noise(x, torch.zeros_like(isolated), residual.square()).ranges)
+
+
+@pytest.mark.parametrize("width", [0.03, 0.1, 0.4])
+def test_noise_between_two_edges_is_found_where_nothing_is_called_wrong(width):
+    """A smooth sigma hides a box; errors that change smoothly, by more than the noise does, are none."""
+    rng = np.random.default_rng(2)
+    n = 60_000
+    x = torch.from_numpy(rng.standard_normal((n, 3)))
+    box = (x[:, 1] > 0.5) & (x[:, 1] < 0.5 + width)
+    error = torch.exp(1.5 * x[:, 0] - 0.5 * x[:, 1].square())  # from 1e-2 to 1e2
+    residual = torch.from_numpy(rng.standard_normal(n)) * error
+    right = torch.zeros(n, dtype=torch.bool)
+    assert not len(find_noise(x, right, residual.square()).ranges)
+    noise = 12.0
+    residual += noise * box * torch.from_numpy(rng.standard_normal(n))
+    profile = find_noise(x, right, residual.square())
+    assert (profile.ranges[:, 0] == 1).all()
+    found = profile(x) > 0
+    assert (found & box).sum() > 0.9 * box.sum()
+    assert (found & ~box).sum() < 128
+    assert profile(x)[found & box].mean().sqrt().item() == pytest.approx(noise, rel=0.15)
 
 
 def test_a_noisy_box_is_found_and_saved(events, tmp_path):
@@ -385,20 +406,31 @@ def test_reach_by_bin_holds_its_promise():
     assert abs(shares[1] - 0.683) < 4 * np.sqrt(2 * 0.683 * 0.317 / 4000)  # events of both samples
 
 
-@given(st.floats(-5, 5), st.floats(0.1, 10), st.floats(0, 3), st.floats(-3, 3))
-def test_residuals_of_the_correction_are_student(residual, variance, besides, log_factor):
+@given(st.floats(-9, 9), st.floats(0.1, 10), st.floats(0, 3), st.floats(-3, 3), st.floats(-12, 3))
+def test_residuals_of_the_correction_are_right_or_wrong(residual, variance, besides, log_factor, odds):
     y = torch.tensor([[residual, variance, besides]], dtype=torch.float64)
-    found = VarianceCorrection().nll(torch.full((1, 1, 1), log_factor, dtype=torch.float64), y).item()
-    width = np.sqrt(_WIDTH * (np.exp(log_factor) * variance + besides))
-    assert found == pytest.approx(-stats.t.logpdf(residual, _FREEDOM, scale=width), rel=1e-9, abs=1e-9)
+    out = torch.tensor([[[log_factor, odds]]], dtype=torch.float64)
+    width = np.sqrt(np.exp(log_factor) * variance + besides)
+    share = special.expit(np.clip(odds, -9, 0))
+    right = (1 - share) * stats.norm.pdf(residual, scale=width)
+    wrong = share / (2 * np.log(21) * (width + abs(residual)))  # log-uniform in 1 + |pull| up to 21
+    assert VarianceCorrection().nll(out, y).item() == pytest.approx(-np.log(right + wrong), rel=1e-9, abs=1e-9)
+    assert VarianceCorrection().right(out, y).item() == pytest.approx(right / (right + wrong), rel=1e-9, abs=1e-12)
 
 
-def test_gaussian_residuals_need_no_correction():
-    def slope(residual):
-        """Derivative of the loss of a residual by the log of the factor, at one."""
-        out = torch.zeros(1, 1, 1, dtype=torch.float64, requires_grad=True)
-        y = torch.tensor([[residual, 1.0, 0.0]], dtype=torch.float64)
-        (gradient,) = torch.autograd.grad(VarianceCorrection().nll(out, y).sum(), out)
-        return gradient.item() * stats.norm.pdf(residual)
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_amplitudes_that_are_a_little_wrong_leave_the_variance_as_it_is(share):
+    rng = np.random.default_rng(1)
+    n = 40_000
+    size = np.where(rng.random(n) < share, np.exp(rng.uniform(0, np.log(20), n)), 0.0)
+    residual = torch.from_numpy(rng.standard_normal(n) + size * rng.choice([-1, 1], n))
+    y = torch.stack([residual, torch.ones(n), torch.zeros(n)], dim=1)
 
-    assert integrate.quad(slope, -10, 10)[0] == pytest.approx(0, abs=1e-8)
+    def loss(theta):
+        return VarianceCorrection().nll(torch.from_numpy(theta).expand(1, n, 2), y).mean().item()
+
+    log_factor, odds = optimize.minimize(loss, np.array([1.0, -3.0]), method="Nelder-Mead").x
+    assert abs(log_factor) < 4 * np.sqrt(2 / n) + 0.5 * share  # sizes near one standard deviation look right
+    assert special.expit(odds) == pytest.approx(share, abs=0.03)  # some of them have no size
+    plain = np.log(np.mean(residual.numpy() ** 2))
+    assert share == 0 or plain > 1.5

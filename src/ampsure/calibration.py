@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import ceil, inf, lgamma, log, pi
+from math import ceil, inf, log
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from ampsure.errors import AmpsureError
 from ampsure.likelihoods import Likelihood
-from ampsure.likelihoods.base import bounded
+from ampsure.likelihoods.base import LOG_2PI, bounded
 from ampsure.networks import StackedMLP
 from ampsure.preprocessing import Standardization
 
@@ -21,26 +22,38 @@ __all__ = ["Calibration", "VarianceCorrection", "calibration_inputs", "conformal
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
 _SCORES = 4096  # kept for intervals
 _ENOUGH = 20  # pulls, to learn a shift and a scale from them
-_FREEDOM = 4.0  # degrees of freedom of residuals
-_WIDTH = 0.6905668067  # squared, of the Student-t distribution that fits Gaussian residuals of variance one best
-_NORMALISATION = lgamma((_FREEDOM + 1) / 2) - lgamma(_FREEDOM / 2) - 0.5 * log(pi * _FREEDOM)
+_LARGEST = 20.0  # pull of an amplitude that is wrong, but not by so much that it was called so
+_FEWEST, _MOST = -9.0, 0.0  # logarithm of the odds of being wrong
 
 
 class VarianceCorrection(Likelihood):
     """The network gives the log of a factor to a variance; y is (B, 3): residual, that variance, and one besides it.
 
-    Residuals have a Student-t distribution as wide as it fits to Gaussian ones: amplitudes that are wrong, but by too
-    little to be called so, would otherwise make the variance too large, and most where it is smallest.
+    Its second output is the log of the odds that an amplitude is wrong, by too little to be called so: such amplitudes
+    would otherwise make the variance too large, and most where it is smallest. Residuals of the others are Gaussian,
+    and of wrong ones no size is likelier than another, from about one standard deviation up to `_LARGEST`.
     """
 
     name = "variance-correction"
-    n_outputs = 1
+    n_outputs = 2
 
-    def nll(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 1), (B, 3) -> (E, B)
+    def nll(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 2), (B, 3) -> (E, B)
+        return -torch.logaddexp(*self._components(out, y))
+
+    def right(self, out: Tensor, y: Tensor) -> Tensor:
+        """Probability of not being wrong: (E, B, 2), (B, 3) -> (E, B)."""
+        right, wrong = self._components(out, y)
+        return torch.sigmoid(right - wrong)
+
+    def _components(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the weighted densities of right and wrong amplitudes."""
         residual, corrected, added = y.unbind(-1)
-        variance = _WIDTH * (bounded(out[..., 0]).exp() * corrected + added)
-        tail = (_FREEDOM + 1) * torch.log1p(residual.square() / (_FREEDOM * variance))
-        return 0.5 * (tail + variance.log()) - _NORMALISATION
+        log_factor, odds = out.unbind(-1)
+        log_var = (bounded(log_factor).exp() * corrected + added).log()
+        pull, odds = residual.abs() * torch.exp(-0.5 * log_var), odds.clamp(_FEWEST, _MOST)
+        right = -0.5 * (pull.square() + LOG_2PI) - softplus(odds)
+        wrong = -torch.log1p(pull) - log(2 * log(1 + _LARGEST)) - softplus(-odds)
+        return right - 0.5 * log_var, wrong - 0.5 * log_var
 
     def mean(self, out: Tensor) -> Tensor:
         return torch.zeros_like(out[..., 0])
@@ -56,6 +69,13 @@ def conformal_rank(count: int, level: float) -> int | None:
     """Which of `count` sorted scores holds the next one with probability `level`, from zero; None if it takes more."""
     needed = ceil((count + 1) * level - 1e-9) - 1  # the one to come is one of count + 1
     return needed if needed < count else None
+
+
+def _quantile(values: Tensor, weight: Tensor, level: float) -> float:
+    """Of weighted values (N,), interpolated."""
+    value, order = values.sort()
+    share = (weight[order].cumsum(0) - 0.5 * weight[order]) / weight.sum()
+    return float(np.interp(level, share.cpu().numpy(), value.cpu().numpy()))
 
 
 def _ranks(count: int) -> NDArray[np.int64]:
@@ -109,7 +129,7 @@ class Calibration:
         square = self.scale**2
         return self.shift * (corrected + variance_stat).sqrt(), square * corrected, square * variance_stat
 
-    def settled(self, pull: Tensor, crossed: Tensor | None = None) -> Calibration:
+    def settled(self, pull: Tensor, crossed: Tensor | None = None, right: Tensor | None = None) -> Calibration:
         """With shift, scale and scores from pulls (N,) of events that neither networks nor members have seen.
 
         A pull is measured from the mean of all others, as the one to come will be. Few pulls teach no shift or scale.
@@ -117,13 +137,15 @@ class Calibration:
         Args:
             crossed: (M,) pulls of other events, each from the network that has not seen it: they fix shift and scale
                 as well, but a promise can be made with the first ones alone.
+            right: (N + M,) probability of each amplitude not to be wrong: as much it counts for shift and scale.
         """
         count, shift, scale, size = len(pull), 0.0, 1.0, pull.double().abs()
         known = pull.double() if crossed is None else torch.cat([pull, crossed]).double()
         if len(known) >= _ENOUGH:
-            shift = float(known.mean())
+            weight = torch.ones_like(known) if right is None else right.double()
+            shift = float((weight * known).sum() / weight.sum())
             size = (pull.double() - shift).abs() * len(known) / (len(known) - 1)
-            scale = float(np.quantile((known - shift).abs().cpu().numpy(), _ONE_SIGMA))
+            scale = _quantile((known - shift).abs(), weight, _ONE_SIGMA)
         scores = size.sort().values.cpu()[torch.from_numpy(_ranks(count))] / scale
         return replace(self, shift=shift, scale=scale, scores=scores, count=count)
 

@@ -47,7 +47,8 @@ History = list[dict[str, float]]
 
 _Wanted = tuple[str, list[Training]]
 _FOLDS = 4  # of the validation events, where sigma is learned from them
-_NINE_TENTHS = 2.705543454  # of squared pulls are below
+_MEDIAN, _NINE_TENTHS = 0.4549364231, 2.705543454  # of squared pulls are below
+_FEW = -5.0  # logarithm of the odds of being wrong, before anything is known of them
 _FAR = 8.0  # standard deviations
 _WINDOW = 1 << 20  # training events in memory, of those that are in a file, and at most so many for validation
 _RANDOM = 10**6  # from the seeds of members to those of their randomized priors
@@ -60,7 +61,7 @@ _Set = tuple[Column, Column]
 """Features (N, F) and targets (N,)."""
 
 _KEPT: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (  # of training, validation and calibration: wrong, noisy
-    lambda wrong, noisy: ~wrong,
+    lambda wrong, noisy: ~(wrong | noisy),
     lambda wrong, noisy: ~(wrong | noisy),
     lambda wrong, noisy: ~wrong | noisy,
 )
@@ -406,32 +407,37 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[_Wanted,
     raw = calibration_inputs(x, syst, stat)
     standardization = Standardization.fit(raw[:n])
     besides = stat + surrogate.noise(x) / surrogate.scale**2
-    seen, target = standardization(raw[:n]).to(x.dtype), torch.stack([residual, syst, besides], dim=1)[:n]
+    seen, given = standardization(raw[:n]).to(x.dtype), torch.stack([residual, syst, besides], dim=1)
     folds = torch.arange(n, device=y.device) % min(_FOLDS, n)
     size = {
         "batch_size": min(config.training.batch_size, 1024, max(n // 20, 1)),
         "epochs": min(config.training.epochs, 60),
     }
     settings = config.training.model_copy(update=size)
-    networks, trainings = [], []
+    networks, trainings, likelihood = [], [], VarianceCorrection()
+    typical = ((residual.square() / (syst + besides))[:n].median() / _MEDIAN).clamp(1e-20, 1e20)
+    start = torch.stack([typical.log(), torch.full_like(typical, _FEW)]).cpu()
     for fold in range(int(folds.max()) + 1):
-        network = _stack(config, seen.shape[1], 1, x.dtype, 1, config.training.seed + 1 + fold, _sigma_hidden(config))
+        network = _stack(config, seen.shape[1], 2, x.dtype, 1, config.training.seed + 1 + fold, _sigma_hidden(config))
         with torch.no_grad():
-            network.biases[-1] += (residual.square() / (syst + besides))[:n].mean().clamp(1e-20, 1e20).log().cpu()
+            network.biases[-1] += start
         networks.append(network.to(x.device))
-        parts = [values[chosen] for chosen in (folds != fold, folds == fold) for values in (seen, target)]
-        trainings.append(Training(Point(networks[-1]), VarianceCorrection(), TrainingData(*parts), settings))
+        parts = [values[chosen] for chosen in (folds != fold, folds == fold) for values in (seen, given[:n])]
+        trainings.append(Training(Point(networks[-1]), likelihood, TrainingData(*parts), settings))
     histories = yield "sigma", trainings
     stack = cast(StackedMLP, SideBySide(networks).joined).requires_grad_(False)
-    learned = Calibration(stack, standardization)
+    learned = Calibration(stack.first_outputs(1).requires_grad_(False), standardization)
     with torch.no_grad():
-        last = zip(*(values[n:].split(8192) for values in (x, syst.double(), stat.double())), strict=True)
-        corrected = torch.cat([learned(*chunk)[1] for chunk in last])
-        pull = residual[n:] / (corrected + besides[n:]).sqrt()
-        logs = torch.cat([stack(chunk)[..., 0] for chunk in seen.split(8192)], dim=1)
-        factor = bounded(logs).exp().gather(0, folds[None])[0]  # of the network that left an event out
-        crossed = residual[:n] / (factor * syst[:n] + besides[:n]).sqrt()
-    surrogate.calibration = learned.settled(pull, crossed) if len(pull) else learned
+        last = learned.inputs(x[n:], syst[n:], stat[n:]).to(x.dtype)
+        all_of, each_of = (torch.cat([stack(c) for c in part.split(8192)], dim=1) for part in (last, seen))  # (K, N, 2)
+        together = torch.stack([-bounded(all_of[..., 0]).neg().exp().mean(0).log(), all_of[..., 1].mean(0)], dim=1)
+        alone = each_of.gather(0, folds[None, :, None].expand(1, -1, 2))[0]  # by the network that left an event out
+        told, given = torch.cat([together, alone]), torch.cat([given[n:], given[:n]])
+        pull = given[:, 0] / (bounded(told[:, 0]).exp() * given[:, 1] + given[:, 2]).sqrt()
+        right = likelihood.right(told, given)
+    if count := len(y) - n:
+        learned = learned.settled(pull[:count], pull[count:], right)
+    surrogate.calibration = learned
     return histories[0]
 
 

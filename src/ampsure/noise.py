@@ -13,7 +13,9 @@ from ampsure.errors import AmpsureError
 __all__ = ["NoiseProfile", "find_noise"]
 
 _WINDOW = 64  # events next to each other in a feature
-_BIN = 256  # events that share one variance
+_BIN, _BINS = 256, 16  # events that share one variance, at least, and how many variances a range has, at most
+_SIDE = 384  # events on either side of an edge
+_EDGE = 2.2  # in the log of the variance: a factor of three in sigma
 _MEDIAN = 0.4549364  # of the square of a unit Gaussian
 
 
@@ -44,38 +46,38 @@ class NoiseProfile:
 
 
 def find_noise(x: Tensor, wrong: Tensor, square: Tensor) -> NoiseProfile:
-    """Ranges of features in which most amplitudes are called wrong: so many are not wrong, but noisy.
+    """Ranges of features in which most amplitudes are called wrong, or residuals are larger from one event to the next.
 
     Wrong amplitudes are few and lie anywhere. Where more than half of some events in a row, ordered by one feature, are
     called wrong, a narrow region is noisy, and its variance is that of a Gaussian with the median of their squared
-    residuals, bin by bin. The feature that explains most events goes first, and the others have to explain the rest.
+    residuals, bin by bin. The same holds between a sudden rise of the residuals and a sudden fall: a network learns a
+    smooth sigma for these, so that few of them are called wrong, and the errors of a network have no such edges. The
+    feature that explains most events goes first, and the others have to explain the rest.
 
     Args:
         x: (N, F) standardised features.
         wrong: (N,) events called wrong.
         square: (N,) squared residuals of all events.
     """
-    wrong, found = wrong.clone(), [x.new_zeros(0, 4)]
+    left, found = torch.ones_like(wrong), [x.new_zeros(0, 4)]
     for _ in range(x.shape[1]):
-        ranges, explained = max((_ranges(values, k, wrong, square) for k, values in enumerate(x.unbind(1))), key=_count)
-        if not _count((ranges, explained)):
+        each = (_ranges(values[left], k, wrong[left], square[left]) for k, values in enumerate(x.unbind(1)))
+        ranges, inside, explained = max(each, key=lambda found: found[2])
+        if not explained:
             break
         found.append(ranges)
-        wrong &= ~explained
+        left[left.nonzero()[:, 0][inside]] = False
     return NoiseProfile(torch.cat(found))
 
 
-def _count(found: tuple[Tensor, Tensor]) -> int:
-    return int(found[1].sum())
-
-
-def _ranges(x: Tensor, column: int, wrong: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
-    """Noisy ranges of one feature (N,) as (M, 4), and the events called wrong that lie in them (N,)."""
-    nothing = x.new_zeros(0, 4), torch.zeros_like(wrong)
-    if int(wrong.sum()) < _WINDOW // 2:
-        return nothing
+def _ranges(x: Tensor, column: int, wrong: Tensor, square: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Noisy ranges of one feature (N,) as (M, 4), events in them (N,), and how many of these are wrong or stand out."""
+    nothing = x.new_zeros(0, 4), torch.zeros_like(wrong), 0
     value, order = x.sort()
-    flag, r2 = wrong[order], square[order]
+    r2 = square[order]
+    flag = wrong[order] | _standing_out(r2)
+    if int(flag.sum()) < _WINDOW // 2:
+        return nothing
     count = torch.cat([flag.new_zeros(1, dtype=torch.int64), flag.cumsum(0)])
     start = (count[_WINDOW:] - count[:-_WINDOW] > _WINDOW // 2).nonzero()[:, 0]  # of windows that are mostly wrong
     if not len(start):
@@ -89,7 +91,7 @@ def _ranges(x: Tensor, column: int, wrong: Tensor, square: Tensor) -> tuple[Tens
         called = flag[low:high].nonzero()[:, 0]
         low, high = low + int(called[0]), low + int(called[-1]) + 1
         explained[low:high] = True
-        bins = max((high - low) // _BIN, 1)
+        bins = min(max((high - low) // _BIN, 1), _BINS)
         bounds = torch.linspace(low, high, bins + 1).round().long().tolist()
         for a, b in pairwise(bounds):
             left, right = (
@@ -99,5 +101,29 @@ def _ranges(x: Tensor, column: int, wrong: Tensor, square: Tensor) -> tuple[Tens
             variance = float(r2[a:b].double().median()) / _MEDIAN
             rows.append([column, float(value[left]), float(value[right]), variance])
     mask = torch.zeros_like(wrong)
-    mask[order] = explained & flag
-    return x.new_tensor(rows), mask
+    mask[order] = explained
+    return x.new_tensor(rows), mask, int((explained & flag).sum())
+
+
+def _standing_out(square: Tensor) -> Tensor:
+    """Which of some squared residuals (N,) in a row are large, between a sudden rise and the next sudden fall."""
+    found = torch.zeros_like(square, dtype=torch.bool)
+    n, piece = len(square), _SIDE // 3
+    level = square[: n - n % piece].view(-1, piece).median(1).values.clamp_min(1e-300).log()
+    if len(level) < 6:
+        return found
+    level = level.unfold(0, 3, 1).median(1).values  # one piece may be anything
+    step = level[3:] - level[:-3]  # at the end of piece 3, 4, ...
+    inside = None
+    for at in (step.abs() > _EDGE).nonzero()[:, 0].tolist():
+        if step[at] > 0:
+            inside = at if inside is None or step[at] > step[inside] else inside
+        elif inside is not None:
+            fall = at + int(step[at : at + 3].argmin())
+            outside = torch.maximum(level[inside], level[fall + 3])
+            between = level[inside + 3 : fall + 1]
+            if len(between) and between.min() > outside + _EDGE / 2:
+                low, high = inside * piece, min((fall + 6) * piece, n)
+                found[low:high] = square[low:high].log() > 0.5 * (between.median() + outside)
+            inside = None
+    return found

@@ -89,6 +89,7 @@ class StackedMLP(nn.Module):
         self,
         *,
         hidden: Sequence[int] | None = None,
+        n_outputs: int | None = None,
         members: int | None = None,
         seed: int = 0,
         dtype: torch.dtype | None = None,
@@ -97,7 +98,7 @@ class StackedMLP(nn.Module):
         like = self.weights[0]
         return StackedMLP(
             self.widths[0],
-            self.widths[-1],
+            n_outputs or self.widths[-1],
             hidden=hidden or self.widths[1:-1],
             activation=self.activation,
             residual=self.residual,
@@ -122,6 +123,14 @@ class StackedMLP(nn.Module):
                     target[:, : one.shape[1], :n_out] += one
                     target[:, first:, column:] += another
         return total
+
+    def first_outputs(self, n: int) -> StackedMLP:
+        """The same without its later outputs."""
+        narrow = self.reshaped(n_outputs=n)
+        with torch.no_grad():
+            for own, given in zip(narrow.parameters(), self.parameters(), strict=True):
+                own.copy_(given[..., : own.shape[-1]])
+        return narrow
 
     def linear(self, layer: int, x: Tensor) -> Tensor:
         """Affine map of a layer: (E, B, in) -> (E, B, out)."""

@@ -24,9 +24,7 @@ def as_binned(stored: dict[str, Any]) -> Binned:
     return Binned(**{**arrays, "count": arrays["count"].astype(np.int64)})  # type: ignore[arg-type]
 
 
-def draw_shares(
-    axes: Axes, shares: ArrayLike, edges: Floats, k: int, *, bounded: bool = False, **options: Any
-) -> None:
+def draw_shares(axes: Axes, shares: ArrayLike, edges: Floats, k: int, *, bounded: bool = False, **options: Any) -> None:
     """A stored histogram as a normalised density, without its outer bins, which hold what is further out.
 
     Args:

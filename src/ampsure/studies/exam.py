@@ -58,7 +58,7 @@ def grid(preset: Preset) -> list[Case]:
     cases = [case(method, name, chosen) for name, chosen in situations.items() for method in methods]
     for share in SHARES if preset.name != "smoke" else ():
         fractions = (share, 0.1, round(0.9 - share, 3))
-        sections = {
+        sections: dict[str, Any] = {
             "data": {"fractions": fractions},
             "training": {"epochs": round(preset.epochs * min(0.7 / share, LONGEST))},  # as many batches, if it can be
         }
