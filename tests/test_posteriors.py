@@ -62,9 +62,9 @@ def test_ensemble_penalty_is_repulsion_and_prior():
     for p in network.parameters():
         torch.testing.assert_close(p.grad, posterior.decay(n).view(3, 1, 1) * p)
     free = Ensemble(network, beta=0.0, prior_width=float("inf"))
-    assert not free.penalty(prediction, n).any()
+    assert free.penalty(prediction, n) is None
     assert free.decay(n) is None
-    assert not Point(network).penalty(prediction, n).any()
+    assert Point(network).penalty(prediction, n) is None
 
 
 def test_ensembles_side_by_side_repel_their_own_members_only():

@@ -78,5 +78,17 @@ def bounded(x: Tensor, limit: float = 50.0) -> Tensor:
     >>> bounded(torch.tensor([-200.0, 3.0]))
     tensor([-50.,   3.])
     """
-    held = x.clamp(-limit, limit)
-    return held.detach() + (x - x.detach()) if x.requires_grad else held
+    held: Tensor = _Held.apply(x, limit)  # type: ignore[no-untyped-call]
+    return held
+
+
+class _Held(torch.autograd.Function):
+    """A clamp whose gradient is one: two calls fewer on a GPU than if it were written as a sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, limit: float) -> Tensor:
+        return x.clamp(-limit, limit)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None

@@ -37,15 +37,15 @@ class Posterior(nn.Module):
         out: Tensor = self.network(x, linear=None if rows is None else chosen(self.network, rows))
         return out
 
-    def penalty(self, prediction: Tensor, n_train: Tensor, everyone: Tensor | None = None) -> Tensor:
-        """The posterior's own term of every member's loss, (E,).
+    def penalty(self, prediction: Tensor, n_train: Tensor, everyone: Tensor | None = None) -> Tensor | None:
+        """The posterior's own term of every member's loss, (E,), or None.
 
         Args:
             prediction: (E, B) what the members predict for one batch, common to all of a training.
             n_train: (G,) number of training events N; the term is of order 1/N.
             everyone: the same, fixed, of all members, where these are only some of them.
         """
-        return torch.zeros_like(prediction[:, 0])
+        return None
 
     def decay(self, n_train: Tensor) -> Tensor | None:
         """Derivative of -log(prior)/N by a weight, over that weight: (E,) for a Gaussian prior, None without one.

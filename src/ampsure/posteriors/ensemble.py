@@ -129,10 +129,10 @@ class Ensemble(Posterior):
     def terms(self) -> tuple[bool, ...]:
         return self.is_repulsive, self.has_prior, self.is_randomized
 
-    def penalty(self, prediction: Tensor, n_train: Tensor, everyone: Tensor | None = None) -> Tensor:
+    def penalty(self, prediction: Tensor, n_train: Tensor, everyone: Tensor | None = None) -> Tensor | None:
         """Repulsion; the prior is in `decay`."""
         if not self.is_repulsive:
-            return super().penalty(prediction, n_train)
+            return None
         everyone = prediction.detach() if everyone is None else everyone
         groups = (f.unflatten(0, (len(self.beta), -1)) for f in (prediction, everyone))  # (G, E/G, B)
         return ((self.beta / n_train)[:, None] * repulsion(*groups)).flatten()

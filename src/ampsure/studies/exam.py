@@ -114,8 +114,8 @@ def measure(surrogate: Surrogate, events: Events, case: Case) -> dict[str, Any]:
 
 
 def _worst(pull: Floats, values: Floats, limit: float, level: float) -> float:
-    """Largest deviation of a coverage in ten bins with as many events each."""
-    parts = np.array_split(np.argsort(values), 10)
+    """Largest deviation of a coverage in ten bins with as many events each, or fewer bins, so that 1000 are in one."""
+    parts = np.array_split(np.argsort(values), int(np.clip(len(values) // 1000, 1, 10)))
     return max(abs(float(np.mean(np.abs(pull[part]) < limit)) - level) for part in parts)
 
 

@@ -11,12 +11,13 @@ __all__ = ["Adam"]
 class Adam:
     """Adam on weights (E, P), their gradient in `weights.grad`; equal to `torch.optim.Adam` for every member alone.
 
-    The fused step of PyTorch knows one learning rate for all: it is taken from zero with rate one, and the direction
-    found so is followed by every member at its own rate. All state is updated in place, for CUDA graphs.
+    The fused step of PyTorch knows one learning rate for all. Where members have their own, it is taken from zero with
+    rate one, and the direction found so is followed by each at its rate. State is updated in place, for CUDA graphs.
 
     Args:
         weight_decay: times the weights, added to the gradient.
         decoupled: add it to the direction instead, as AdamW does.
+        one_rate: all members have the same learning rate.
     """
 
     def __init__(
@@ -26,10 +27,12 @@ class Adam:
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         decoupled: bool = False,
+        one_rate: bool = False,
     ) -> None:
         self._weights, self._betas, self._eps = weights, betas, eps
         self._decay, self._decoupled = weight_decay, decoupled
-        self._direction = torch.zeros_like(weights)  # (E, P)
+        self._direct = one_rate and not (weight_decay and decoupled)
+        self._direction = weights if self._direct else torch.zeros_like(weights)  # (E, P)
         self._state = {"exp_avg": torch.zeros_like(weights), "exp_avg_sq": torch.zeros_like(weights)}
         self._state["step"] = torch.zeros((), device=weights.device)
         # The fused kernel gives 65536 elements to a block: cut into 32 pieces, a small stack keeps more of them busy.
@@ -43,7 +46,9 @@ class Adam:
         if self._decay and not self._decoupled:
             gradient = gradient.add(self._weights, alpha=self._decay)
         state["step"].add_(1)
-        flat = (direction.zero_(), gradient, state["exp_avg"], state["exp_avg_sq"])
+        if not self._direct:
+            direction.zero_()
+        flat = (direction, gradient, state["exp_avg"], state["exp_avg_sq"])
         moved, gradients, averages, squares = ([*tensor.view(-1).split(self._piece)] for tensor in flat)
         torch._fused_adam_(
             moved,
@@ -52,7 +57,7 @@ class Adam:
             squares,
             [],
             [state["step"]] * len(moved),
-            lr=1.0,
+            lr=rate[0] if self._direct else 1.0,
             beta1=self._betas[0],
             beta2=self._betas[1],
             weight_decay=0.0,
@@ -60,6 +65,8 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
+        if self._direct:
+            return
         if self._decay and self._decoupled:
             direction.sub_(self._weights, alpha=self._decay)
         self._weights.addcmul_(direction, rate.to(direction.dtype)[:, None])

@@ -227,7 +227,7 @@ class Engine:
             self._shares.append(self._ranks.share(1, groups))
             self._modules.append(companions)
             self._companion = cast(SigmaCompanion, self._stacks[1].joined)
-        self._optimizers = [_optimizer(stack, self.config) for stack in self._stacks]
+        self._optimizers = [_optimizer(stack, self.config, groups == 1) for stack in self._stacks]
 
         windows = [course.windows for course in self._courses]
         self._x, self._y = _joined([w.x for w in windows]), _joined([w.y for w in windows])  # (sum N, ...)
@@ -246,8 +246,9 @@ class Engine:
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)  # (steps, G, 1 or E, B)
         self._rates = self._x.new_zeros(longest, groups)  # (steps, G)
         self._losses = self._x.new_zeros(longest, groups, self._members)  # (steps, G, E)
-        self._totals = self._x.new_zeros(longest, groups)  # (steps, G)
-        self._ones, self._counts = self._x.new_ones(groups), torch.arange(longest, device=device)[:, None]
+        self._others = self._x.new_zeros(longest, groups)  # (steps, G), penalties and companions
+        self._ones = [self._x.new_ones(groups * self._members), self._x.new_ones(groups)]
+        self._counts = torch.arange(longest, device=device)[:, None]
         self._train = Replay(self._train_steps, generators=noise, enabled=graphs)
         self._refresh = Replay(self._refresh_optimizers, enabled=graphs)
 
@@ -330,7 +331,8 @@ class Engine:
         for k in range(n):
             self._train_step(k, x[k], y[k])
         self._sum += self._losses[:n].sum(0, dtype=torch.float64)
-        bad = (self._clock + self._counts[:n]).masked_fill(torch.isfinite(self._totals[:n]), _NEVER)
+        total = self._losses[:n].sum(2) + self._others[:n]
+        bad = (self._clock + self._counts[:n]).masked_fill(torch.isfinite(total), _NEVER)
         torch.minimum(self._first_bad, bad.amin(0), out=self._first_bad)
         self._clock += n
 
@@ -346,15 +348,19 @@ class Engine:
         mean = self.likelihood.mean(out)
         everyone = self._share.gather(mean.detach()) if self._posterior.is_repulsive else None
         penalty = self._posterior.penalty(mean, self._n, everyone)  # (G E,)
-        total = (loss + penalty).unflatten(0, self._sum.shape).sum(1)  # (G,)
+        terms = [loss if penalty is None else loss + penalty]
+        others = [] if penalty is None else [penalty.unflatten(0, self._sum.shape).sum(1)]  # (G,) each
         if self._companion is not None:
             fixed = out.detach()
             members = torch.stack([self.likelihood.prediction(fixed), self.likelihood.variance_syst(fixed)], dim=1)
             everyone = self._share.gather(members).unflatten(0, self._best_loss.shape)  # (G, E, 2, B)
             means, _ = inverse_variance_mean(*everyone.unbind(2))
-            total = total + self._companion.loss(x[:, 0], y[:, 0] - means)
+            others.append(self._companion.loss(x[:, 0], y[:, 0] - means))
+            terms.append(others[-1])
+        if others:
+            self._others[k].copy_(torch.stack(others).detach().sum(0))
         parameters = [p for stack in self._stacks for p in stack.parameters]
-        gradients = iter(torch.autograd.grad(total, parameters, self._ones))
+        gradients = iter(torch.autograd.grad(terms, parameters, self._ones[: len(terms)]))
         for stack, optimizer in zip(self._stacks, self._optimizers, strict=True):
             gradient = stack.gather([next(gradients) for _ in stack.parameters])
             if self._decay is not None and stack is self._stacks[0]:
@@ -365,7 +371,6 @@ class Engine:
             rate = self._rates[k][:, None].expand(-1, len(stack.weights) // len(self.trainings)).flatten()
             optimizer.update(rate)
         self._losses[k].copy_(loss.detach().view_as(self._losses[k]))
-        self._totals[k].copy_(total.detach())
 
     def _spread(self, values: Tensor) -> Tensor:
         """(G, 1 or E, ...) -> (G E, ...), or without that axis if it is the same for all members there are."""
@@ -549,10 +554,11 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
-def _optimizer(stack: SideBySide, config: TrainingConfig) -> Adam | SOAP:
+def _optimizer(stack: SideBySide, config: TrainingConfig, one_rate: bool) -> Adam | SOAP:
     if config.optimizer == "soap":
         return SOAP(stack.parameters, weight_decay=config.weight_decay)
-    return Adam(stack.weights, weight_decay=config.weight_decay, decoupled=config.optimizer == "adamw")
+    decoupled = config.optimizer == "adamw"
+    return Adam(stack.weights, weight_decay=config.weight_decay, decoupled=decoupled, one_rate=one_rate)
 
 
 @contextmanager
