@@ -17,7 +17,10 @@ from ampsure.likelihoods.base import LOG_2PI, bounded
 from ampsure.networks import StackedMLP
 from ampsure.preprocessing import Standardization
 
-__all__ = ["Calibration", "VarianceCorrection", "calibration_inputs", "conformal_rank", "conformal_reach"]
+__all__ = ["REVISION", "Calibration", "VarianceCorrection", "calibration_inputs", "conformal_rank", "conformal_reach"]
+
+REVISION = 2
+"""Of how calibrations are learned: what was measured with an earlier one is measured again."""
 
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
 _SCORES = 4096  # kept for intervals

@@ -16,6 +16,7 @@ from typing import Any
 
 import ampsure
 from ampsure._version import versions
+from ampsure.calibration import REVISION
 from ampsure.cluster import Cluster
 from ampsure.config import Config
 from ampsure.disturbances import disturb
@@ -307,7 +308,8 @@ def _key(case: Case, data_key: str) -> str:
             if config[section].get(name) == default:
                 config[section].pop(name, None)
     described = [[type(d).__name__, asdict(d)] for d in case.disturbances]  # type: ignore[call-overload]
-    text = json.dumps([config, described, data_key], sort_keys=True)
+    learned = ["calibration", REVISION] if config["posterior"]["systematic"] == "held-out" else []
+    text = json.dumps([config, described, data_key, *learned], sort_keys=True)
     return sha256(text.encode()).hexdigest()[:20]
 
 
