@@ -179,7 +179,7 @@ class Engine:
     sigma, needs the predictions of the others at every step; validation losses are exchanged once an epoch.
 
     Args:
-        checkpoint: file to save the state to, every minute and on Ctrl-C, and to resume from if it is there.
+        checkpoint: file to save the state to, every minute, on Ctrl-C and SIGTERM, and to resume from if it is there.
         fingerprint: of data and configuration; a checkpoint of another training is refused.
         ranks: the processes; the file does not depend on their number.
     """
@@ -279,7 +279,9 @@ class Engine:
 
     def _to_the_end(self) -> None:
         try:
-            with _interrupt_flag() as interrupted:
+            # Ctrl-C, or a batch system; but torchrun sends SIGTERM when a process is lost, and the others cannot go on
+            signals = [signal.SIGINT, *([signal.SIGTERM] if self._ranks.size == 1 else [])]
+            with _interrupt_flag(*signals) as interrupted:
                 self._run(interrupted)
         finally:
             self._train.forget()
@@ -574,21 +576,23 @@ def enough_memory() -> Iterator[None]:
 
 
 @contextmanager
-def _interrupt_flag() -> Iterator[threading.Event]:
-    """Ctrl-C sets the flag instead of interrupting a step; a second one interrupts at once."""
+def _interrupt_flag(*signals: signal.Signals) -> Iterator[threading.Event]:
+    """Signals set the flag instead of interrupting a step; a second one interrupts at once."""
     flag = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield flag
         return
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in signals}
 
     def handle(number: int, frame: FrameType | None) -> None:
         if flag.is_set():
             raise KeyboardInterrupt
         flag.set()
 
-    signal.signal(signal.SIGINT, handle)
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield flag
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
