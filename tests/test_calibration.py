@@ -20,7 +20,7 @@ from ampsure.calibration import Calibration, VarianceCorrection
 from ampsure.config import resolve
 from ampsure.disturbances import BoxSmearing, Gap
 from ampsure.evaluation import BinnedReach, pulls_of
-from ampsure.fitting import _calibrate, _residual_and_variance, _wrong
+from ampsure.learning import _calibrate, _residual_and_variance, _wrong
 from ampsure.likelihoods import get_likelihood
 from ampsure.networks import StackedMLP
 from ampsure.noise import find_noise

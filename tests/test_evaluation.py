@@ -36,7 +36,7 @@ from ampsure.evaluation import (
     relative_deviation,
     summarise_pull,
 )
-from ampsure.surrogate import Prediction
+from ampsure.prediction import Prediction
 
 POSITIVE = st.floats(1e-3, 1e3)
 PULLS = hnp.arrays(np.float64, st.integers(1, 50), elements=st.floats(-10, 10))

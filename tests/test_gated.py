@@ -23,7 +23,7 @@ import ampsure
 from ampsure import AmpsureError, fit, get_process
 from ampsure.deploy import ExternalProgram, GatedAmplitude, SharedLibrary, UmamiLibrary
 from ampsure.kinematics import minkowski
-from ampsure.surrogate import Prediction
+from ampsure.prediction import Prediction
 
 exact = get_process("gg_yyg").amplitude
 

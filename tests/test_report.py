@@ -16,6 +16,7 @@ from ampsure import Process, fit
 from ampsure.cli.common import parse_settings
 from ampsure.config import METHODS, RECIPES, resolve
 from ampsure.evaluation import judge
+from ampsure.prediction import Prediction
 from ampsure.report import (
     Examination,
     comparison_report,
@@ -29,7 +30,6 @@ from ampsure.report.examination import PULL, SCORES, Metric, number, verdict_of
 from ampsure.report.page import table
 from ampsure.report.style import exponents, panels
 from ampsure.report.surrogate import reproduce
-from ampsure.surrogate import Prediction
 from tests.test_events import two_to_two
 
 pytestmark = pytest.mark.xdist_group("report")  # one worker runs them all: they share their runs

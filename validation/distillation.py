@@ -12,7 +12,7 @@ from rich.table import Table
 import ampsure
 from ampsure.deploy import distill
 from ampsure.evaluation import pull_tot, summarise_pull
-from ampsure.surrogate import Prediction
+from ampsure.prediction import Prediction
 
 EPOCHS = 60
 """Of the teacher."""

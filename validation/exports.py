@@ -22,7 +22,8 @@ from ampsure.deploy import Library, distill, export_onnx, export_umami
 from ampsure.deploy.agreement import OUTPUTS, TOLERANCE, phase_space_points
 from ampsure.disturbances import Gap
 from ampsure.noise import NoiseProfile
-from ampsure.surrogate import Prediction, Surrogate
+from ampsure.prediction import Prediction
+from ampsure.surrogate import Surrogate
 
 Floats = NDArray[np.float64]
 

@@ -7,9 +7,10 @@ from ampsure.events import Events
 from ampsure.fitting import fit, fit_many
 from ampsure.generation import generate
 from ampsure.io import load, save, stream
+from ampsure.prediction import Prediction
 from ampsure.preprocessing import register_features
 from ampsure.processes import Process, get_process, list_processes, register_process
-from ampsure.surrogate import Prediction, Surrogate, load_surrogate
+from ampsure.surrogate import Surrogate, load_surrogate
 
 __all__ = [
     "AmpsureError",

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 from torch import Tensor
 
-from ampsure.calibration import Calibration, conformal_reach
+from ampsure.calibration import Calibration
 from ampsure.config import Config
 from ampsure.errors import AmpsureError, InvalidEventsError
 from ampsure.generation.settings import Cuts
@@ -30,6 +30,7 @@ from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.networks import StackedMLP
 from ampsure.noise import NoiseProfile
 from ampsure.posteriors import Variational, inverse_variance_mean, variance_of_neighbours
+from ampsure.prediction import Intervals, Prediction
 from ampsure.preprocessing import (
     AsinhTarget,
     LogTarget,
@@ -42,7 +43,7 @@ from ampsure.preprocessing import (
 from ampsure.processes import Process
 from ampsure.training.sigma import ResidualVariance
 
-__all__ = ["Intervals", "Prediction", "Stage", "Surrogate", "load_surrogate"]
+__all__ = ["Stage", "Surrogate", "load_surrogate"]
 
 SCHEMA_VERSION = 4  # 2: stages; 3: their limits, calibration, holes, noise; 4: neighbours
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -50,63 +51,6 @@ _CHUNK = 4096  # rows at a time: what stays in the cache
 _ONE_SIGMA = 0.8413447461  # of a Gaussian is below one sigma
 _SMALLEST_CHUNK = 16  # where a GPU has no room for more
 _DRAWN = 2**31  # bytes of networks drawn from a posterior, as a file may ask for them
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Intervals of predictions, central in the transformed amplitude: a level -> lower and upper ends, (N,) each.
-
-    Args:
-        centre, sigma: (N,) mean and total sigma of the standardised target.
-        scores, count: of a `Calibration`: pulls of held-out events say how many sigma it takes. Without, pulls are
-            Gaussian.
-    """
-
-    centre: Array
-    sigma: Array
-    target: LogTarget | AsinhTarget
-    scores: Tensor
-    count: int
-
-    def __call__(self, level: float) -> tuple[Array, Array]:
-        reach = conformal_reach(self.scores, self.count, level) if self.count else float(ndtri((1 + level) / 2))
-        ends = (self.target.inverse(torch.as_tensor(self.centre + s * reach * self.sigma)) for s in (-1, 1))
-        low, high = (end if isinstance(self.centre, Tensor) else end.numpy() for end in ends)
-        return low, high
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Amplitudes with uncertainties, each (N,) float64.
-
-    Args:
-        sigma_tot: sigma_syst and sigma_stat combined, with their interaction (appendix A of the paper).
-        in_domain: False where the surrogate has to extrapolate.
-        members: (E, N) standardised prediction of every member, if asked for.
-        parameters: (E, N, n_outputs) outputs of every member, if asked for.
-        interval_of: what `interval` asks.
-    """
-
-    amplitude: Array
-    sigma_syst: Array
-    sigma_stat: Array
-    sigma_tot: Array
-    in_domain: Array
-    members: Array | None = None
-    parameters: Array | None = None
-    interval_of: Callable[[float], tuple[Array, Array]] | None = None
-
-    def interval(self, level: float) -> tuple[Array, Array]:
-        """Lower and upper end, (N,) each, of intervals that hold the amplitude with probability `level`.
-
-        Central in the transformed amplitude. If held-out events have calibrated the surrogate, their pulls say how many
-        sigma_tot it takes, and the share of all events inside is at least `level`; otherwise pulls are Gaussian.
-        """
-        if not 0 < level < 1:
-            raise AmpsureError(f"The level of an interval is a probability between 0 and 1, not {level}.")
-        if self.interval_of is None:
-            raise AmpsureError("These predictions do not come from a surrogate: they have no intervals.")
-        return self.interval_of(level)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from ampsure.errors import AmpsureError
 from ampsure.likelihoods import Mixture
+from ampsure.prediction import Prediction
 from ampsure.processes import Process
-from ampsure.surrogate import Prediction, Surrogate
+from ampsure.surrogate import Surrogate
 
 __all__ = ["OUTPUTS", "TOLERANCE", "check", "phase_space_points"]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ampsure.errors import AmpsureError
 from ampsure.kinematics import Array
-from ampsure.surrogate import Prediction
+from ampsure.prediction import Prediction
 
 __all__ = ["ExternalProgram", "Predicts", "SharedLibrary", "UmamiLibrary", "evaluate", "to_numpy"]
 

@@ -16,8 +16,8 @@ from ampsure._version import versions
 from ampsure.config import resolve
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
-from ampsure.fitting import largest_mean
 from ampsure.io import checksum
+from ampsure.learning import largest_mean
 from ampsure.likelihoods import Distilled
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Point

@@ -18,7 +18,8 @@ from torch import Tensor
 from ampsure._version import __version__
 from ampsure.errors import AmpsureError
 from ampsure.io import replacing
-from ampsure.surrogate import Prediction, Surrogate
+from ampsure.prediction import Prediction
+from ampsure.surrogate import Surrogate
 
 from .agreement import OUTPUTS, check, phase_space_points
 from .tracing import BATCH, trace

@@ -26,8 +26,8 @@ from ampsure.generation.generate import TOO_UNEVEN, Report, as_integer
 from ampsure.generation.phase_space import ChiliSpace, CrossSection
 from ampsure.generation.sampler import NOTHING, FlowSampler, Sampler, training_rounds
 from ampsure.generation.unweighting import maximum_weight, unweighting_efficiency
+from ampsure.prediction import Prediction
 from ampsure.processes import Process
-from ampsure.surrogate import Prediction
 from ampsure.threads import one_thread
 
 from .amplitudes import Exact, Predicts, evaluate

@@ -29,8 +29,9 @@ from ampsure.likelihoods import Evidential, EvidentialMixture, Likelihood, Mixtu
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.posteriors.laplace import STEP
+from ampsure.prediction import Prediction
 from ampsure.preprocessing import AsinhTarget, Standardization
-from ampsure.surrogate import Prediction, Surrogate
+from ampsure.surrogate import Surrogate
 
 from .agreement import check
 from .amplitudes import to_numpy

@@ -12,7 +12,7 @@ from scipy import ndimage, special, stats
 
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
-from ampsure.surrogate import Prediction
+from ampsure.prediction import Prediction
 
 from .accuracy import Accuracy, Bias, accuracy, bias, relative_deviation
 from .binned import Binned, bin_edges, binned

@@ -24,8 +24,9 @@ from ampsure.evaluation import (
 )
 from ampsure.events import Events
 from ampsure.io import checksum
+from ampsure.prediction import Prediction
 from ampsure.preprocessing import get_features
-from ampsure.surrogate import Prediction, Surrogate
+from ampsure.surrogate import Surrogate
 from ampsure.threads import one_thread
 
 from .page import Html, Kind, badge, verdict

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ampsure.errors import AmpsureError
 from ampsure.evaluation import accuracy, as_json, bias, binned, pulls_of, relative_deviation, summarise_pull
 from ampsure.events import Events
-from ampsure.surrogate import Prediction, Surrogate
+from ampsure.prediction import Prediction
+from ampsure.surrogate import Surrogate
 
 from .study import Case
 
