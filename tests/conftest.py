@@ -17,8 +17,9 @@ settings.register_profile("fixed", derandomize=True)  # the same examples every 
 settings.register_profile("explore")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # workers side by side, each on one core
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers side by side, each on one core, and so are the programs they start
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from scipy import stats
 import ampsure
 from ampsure import AmpsureError, cli
 from ampsure.studies import PRESETS, STUDIES, Check, Estimate, Results, get_study, load_record, run_study, runner
+from ampsure.studies.accuracy_size import fit as scaling_law
 from ampsure.studies.repulsion import significance
 from ampsure.studies.study import Verdict, estimate, ratio
 
@@ -189,6 +190,23 @@ def test_chance_alone_is_no_bias():
         assert outcomes.count("confirmed") > 200
         shifted = rng.standard_normal((25, runs)) + 1000
         assert Check("bias", significance(shifted), high=2).outcome == "refuted"
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-5])
+def test_the_exponent_is_that_above_the_floor(floor):
+    rng = np.random.default_rng(4)
+    cases = [
+        {
+            "labels": {"recipe": "accurate", "events": n, "run": run},
+            "measured": {"accuracy": {"mean": (0.02 * (n / 1000) ** -1.2 + floor) * rng.lognormal(sigma=0.05)}},
+        }
+        for n in (3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+        for run in range(3)
+    ]
+    (_, found_power, log_floor), power = scaling_law(Results(cases), "accurate")
+    assert found_power == power.value
+    assert abs(power.value - 1.2) < 4 * power.error < 0.2
+    assert np.exp(log_floor) == pytest.approx(floor, rel=0.2, abs=3e-7)
 
 
 def test_small_ensembles_say_nothing_about_large_ones():

@@ -94,10 +94,7 @@ def _ranges(x: Tensor, column: int, wrong: Tensor, square: Tensor) -> tuple[Tens
         bins = min(max((high - low) // _BIN, 1), _BINS)
         bounds = torch.linspace(low, high, bins + 1).round().long().tolist()
         for a, b in pairwise(bounds):
-            left, right = (
-                max(a - (a == low), 0),
-                min(b, len(value) - 1),
-            )  # edges lie before the next event that is right
+            left, right = max(a - (a == low), 0), min(b, len(value) - 1)  # edges lie before the next right event
             variance = float(r2[a:b].double().median()) / _MEDIAN
             rows.append([column, float(value[left]), float(value[right]), variance])
     mask = torch.zeros_like(wrong)
