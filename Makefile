@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install browser demo test lint types unit coverage lowest format docs serve dist check-dist validate benchmark soak clean
+.PHONY: help install browser slurm demo test lint types unit coverage lowest format docs serve dist check-dist validate benchmark soak clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -22,6 +22,12 @@ browser: ## Install Chromium for the tests of pages, where it is missing (Debian
 	@{ command -v chromium && command -v chromedriver; } >/dev/null || { \
 	  if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
+
+slurm: $(READY) ## Compare jobs of a real SLURM, private and on this machine, with one process (Debian; installs it)
+	@{ PATH="$$PATH:/usr/sbin"; command -v slurmctld && command -v slurmd && command -v munged; } >/dev/null || { \
+	  if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
+	$(BIN)/python -m validation.slurm
 
 demo: $(READY) ## Generate 20 000 events of g g > a a g, train a surrogate on them, and judge it
 	@mkdir -p demo

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from importlib import import_module
 
 import dask
 import numpy as np
@@ -28,7 +29,12 @@ SBATCH = """#!/bin/sh
 test "$REFUSE" && { echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1; }
 cp "$1" "$JOBS/job-$$.sh"
 setsid sh "$JOBS/job-$$.sh" >"$JOBS/job-$$.log" 2>&1 &
+touch "$JOBS/$!.pid"
 echo "Submitted batch job $!"
+"""
+SQUEUE = """#!/bin/sh
+for job in "$JOBS"/*.pid; do job=$(basename "$job" .pid); kill -0 $job && echo "$job RUNNING (None)"; done
+true
 """
 SCANCEL = """#!/bin/sh
 kill -- -$1
@@ -200,21 +206,29 @@ def test_errors_of_tasks_come_home(workers):
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """A batch system of two scripts, which run jobs as processes."""
-    for name, script in (("sbatch", SBATCH), ("scancel", SCANCEL)):
+    for name, script in (("sbatch", SBATCH), ("scancel", SCANCEL), ("squeue", SQUEUE)):
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
+    import_module("dask_jobqueue")  # with its defaults, before some are changed for a while
     monkeypatch.setenv("JOBS", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with dask.config.set({"jobqueue.slurm.interface": "lo"}):
         yield tmp_path
 
 
+def lose(workers):
+    """The end of a job with one worker."""
+    nanny, worker = workers.submit(os.getppid).result(), workers.submit(os.getpid).result()
+    os.kill(nanny, signal.SIGKILL)
+    os.kill(worker, signal.SIGKILL)
+
+
 def test_jobs_of_slurm(slurm):
     """Submitted, at work, asked for again when one is lost, and cancelled."""
     with cluster.connect("slurm", 1) as workers:
+        time.sleep(1)  # or else the job was not yet seen to have a worker
         first = workers.submit(os.getpid).result()
-        os.kill(workers.submit(os.getppid).result(), signal.SIGKILL)  # the nanny, and with it the job
-        os.kill(first, signal.SIGKILL)
+        lose(workers)
         assert workers.submit(os.getpid).result() != first
         scripts = list(slurm.glob("job-*.sh"))
         assert len(scripts) == 2
@@ -225,7 +239,7 @@ def test_jobs_of_slurm(slurm):
 def test_every_core_of_a_job_is_a_worker(slurm):
     settings = {"cores": 4, "memory": "16 GiB", "queue": "long", "job-extra-directives": ["--gres=gpu:1"]}
     named = {f"jobqueue.slurm.{name}": value for name, value in settings.items()}
-    with dask.config.set(named), cluster.batch_system("slurm", []) as system:
+    with dask.config.set(named), cluster.batch_system("slurm") as system:
         script = system.job_script()
     for words in ("cpus-per-task=4\n", "mem=16G\n", "-p long\n", "gres=gpu:1\n", "--nthreads 1 ", "--nworkers 4 "):
         assert words in script
@@ -233,7 +247,7 @@ def test_every_core_of_a_job_is_a_worker(slurm):
 
 def test_jobs_of_htcondor(slurm):
     (slurm / "condor_submit").symlink_to(slurm / "sbatch")
-    with cluster.batch_system("htcondor", []) as system:
+    with cluster.batch_system("htcondor") as system:
         script = system.job_script()
     for words in ("RequestCpus = MY.DaskWorkerCores", "MY.DaskWorkerCores = 1", "--nthreads 1 "):
         assert words in script
@@ -243,6 +257,45 @@ def test_refused_jobs_are_one_sentence(slurm, monkeypatch):
     monkeypatch.setenv("REFUSE", "yes")
     with pytest.raises(AmpsureError, match=r"slurm refuses .* invalid partition"), cluster.connect("slurm", 2):
         pass
+
+
+def test_jobs_refused_after_the_first_worker_are_one_sentence(slurm, monkeypatch):
+    def use():
+        with cluster.connect("slurm", 1) as workers:
+            time.sleep(1)
+            monkeypatch.setenv("REFUSE", "yes")
+            lose(workers)
+            workers.submit(os.getpid).result()
+
+    refusal = pytest.raises(AmpsureError, match=r"slurm refuses .* invalid partition")
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "100 ms"}), refusal:
+        use()
+
+
+def test_jobs_that_end_without_a_worker_are_one_sentence(slurm, monkeypatch):
+    monkeypatch.setattr(cluster, "_ASK", 0)
+    with (
+        dask.config.set({"jobqueue.slurm.job-script-prologue": ["exit 1"]}),
+        pytest.raises(AmpsureError, match=r"Job \d+ of slurm ended before a worker came"),
+        cluster.connect("slurm", 2),
+    ):
+        pass
+    assert len(list(slurm.glob("job-*.sh"))) == 2
+
+
+def test_jobs_of_several_workers(slurm, monkeypatch):
+    """As many as it takes, whatever the number of workers; asked for again when all workers of one are lost."""
+    monkeypatch.setattr(cluster, "_ASK", 0)
+    monkeypatch.setattr(cluster, "_LOST", 0)
+    told = []
+    with dask.config.set({"jobqueue.slurm.cores": 2}), cluster.connect("slurm", 1, told.append) as workers:
+        nanny = workers.submit(os.getppid).result()
+        time.sleep(3)  # looks, which must not end the job: two workers are more than one
+        assert workers.submit(os.getppid).result() == nanny
+        os.killpg(os.getpgid(nanny), signal.SIGKILL)
+        assert workers.submit(os.getppid).result() != nanny
+    assert len(list(slurm.glob("job-*.sh"))) == 2
+    assert "No worker is there. slurm says of its jobs: 1 RUNNING (None). Ctrl-C takes them back." in told
 
 
 def test_locks_are_held_by_one_and_left_by_the_dead(tmp_path):

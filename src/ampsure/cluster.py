@@ -12,11 +12,13 @@ import os
 import pickle
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from math import ceil
 from typing import Any, TypeVar
 
 import torch
@@ -36,7 +38,14 @@ _PREEMPTIONS = 10  # of one task in a batch system, where jobs may end at any ti
 _MEMORY = 4 * 2**30  # bytes a worker in a batch system, unless jobqueue.yaml says otherwise
 _DISK = "4 GB"  # the same, of HTCondor's jobs
 _ANY_PORT = ":0"
-_BATCH_SYSTEMS = {"slurm": ("SLURMCluster", "sbatch"), "htcondor": ("HTCondorCluster", "condor_submit")}
+_LOOK = 0.2  # seconds between two looks at the workers of a batch system
+_ASK = 15.0  # seconds between two questions to it
+_LOST = 20.0  # seconds without a worker after which a job that had some is lost
+_CONDOR_STATE = '{"IDLE", "RUNNING", "REMOVED", "COMPLETED", "HELD"}[JobStatus - 1]'
+_BATCH_SYSTEMS = {  # Dask's class, what takes jobs, and what lists one's own as "ID STATE"
+    "slurm": ("SLURMCluster", "sbatch", ("squeue", "--me", "--noheader", "--format=%A %T (%r)")),
+    "htcondor": ("HTCondorCluster", "condor_submit", ("condor_q", "-af:j", _CONDOR_STATE)),
+}
 
 
 class Cluster:
@@ -84,26 +93,27 @@ def connect(specification: str, workers: int | None = None, tell: Tell = lambda 
     if workers is not None and workers < 1:
         raise AmpsureError(f"The number of workers must be positive, not {workers}.")
     with ExitStack() as stack:
-        refusals: list[str] = []
-        client = _client(specification, workers, stack, refusals)
+        client, jobs = _client(specification, workers, stack, tell)
         tell(f"Waiting for the first worker ({specification}) ...")
-        while not client.nthreads():
-            if refusals:
-                raise AmpsureError(f"{specification} refuses the jobs of jobqueue.yaml: {refusals[0]}.")
-            time.sleep(0.2)
-        _check_versions(client)
         try:
+            while not client.nthreads():
+                time.sleep(0.2)
+            _check_versions(client)
             yield Cluster(client)
         except distributed.scheduler.KilledWorker as error:
             reason = "perhaps it needs more memory than they have"
             raise AmpsureError(f"Workers died again and again of the same task: {reason}.") from error
-        except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
+        except Exception as error:
+            if jobs and jobs.failure:
+                raise AmpsureError(jobs.failure) from error
+            if not isinstance(error, distributed.client.FutureCancelledError | distributed.comm.CommClosedError):
+                raise
             words = "when it is back, the same command goes on"
             raise AmpsureError(f"The scheduler ({specification}) was lost: {words}.") from error
 
 
-def _client(specification: str, workers: int | None, stack: ExitStack, refusals: list[str]) -> Any:
-    """A client of a cluster, both closed with the stack."""
+def _client(specification: str, workers: int | None, stack: ExitStack, tell: Tell) -> tuple[Any, _Jobs | None]:
+    """A client of a cluster, both closed with the stack, and what looks after its jobs."""
     distributed = import_module("distributed")
     if "://" in specification:
         if workers is not None:
@@ -112,41 +122,46 @@ def _client(specification: str, workers: int | None, stack: ExitStack, refusals:
             client = distributed.Client(specification, timeout=_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise AmpsureError(f"No scheduler of Dask answers at {specification}: check the address.") from error
-        return stack.enter_context(client)
+        return stack.enter_context(client), None
     if specification == "local":
         n = workers or os.cpu_count() or 1
         cluster = distributed.LocalCluster(  # without a limit: there is one memory for all of them
             n_workers=n, threads_per_worker=1, memory_limit=0, dashboard_address=_ANY_PORT, silence_logs=logging.ERROR
         )
         stack.enter_context(cluster)
-    elif specification in _BATCH_SYSTEMS:
-        if workers is None:
-            raise AmpsureError(f"Say how many workers to ask {specification} for (--workers).")
-        cluster = stack.enter_context(batch_system(specification, refusals))
-        cluster.adapt(minimum=workers, maximum=workers)  # which asks for another job when one has ended
-    else:
+        return stack.enter_context(distributed.Client(cluster, set_as_default=False)), None
+    if specification not in _BATCH_SYSTEMS:
         raise AmpsureError(f"There is no cluster {specification!r}: give {SPECIFICATIONS}.")
-    return stack.enter_context(distributed.Client(cluster, set_as_default=False))
+    if workers is None:
+        raise AmpsureError(f"Say how many workers to ask {specification} for (--workers).")
+    cluster = stack.enter_context(batch_system(specification))
+    client = stack.enter_context(distributed.Client(cluster, set_as_default=False))
+    return client, _Jobs(specification, client, workers, tell)
 
 
-def batch_system(name: str, refusals: list[str]) -> Any:
-    """Dask's cluster of a batch system, without jobs: every core of a job is one worker.
-
-    Args:
-        refusals: where the reasons are noted why jobs were not taken.
-    """
-    kind, command = _BATCH_SYSTEMS[name]
+def batch_system(name: str) -> Any:
+    """Dask's cluster of a batch system, without jobs: every core of a job is one worker."""
+    kind, command, _ = _BATCH_SYSTEMS[name]
     system, config = getattr(_import("dask_jobqueue"), kind), import_module("dask").config
+    status = import_module("distributed").Status
     if shutil.which(command) is None:
         raise AmpsureError(f"There is no command {command} here: run this where {name} takes jobs.")
 
     class Job(system.job_cls):  # type: ignore[misc, name-defined]
+        seen: float | None = None  # when it last had a worker
+        failure = ""  # why it will never have one
+
         async def start(self) -> None:
             try:
                 await super().start()
             except (RuntimeError, ValueError, OSError) as error:
-                refusals.append(str(error).strip().splitlines()[-1])
-                self.status = import_module("distributed").Status.running  # in Dask's eyes: it would print a traceback
+                reason = str(error).strip().splitlines()[-1].rstrip(".")
+                self.failure = f"{name} refuses the jobs of jobqueue.yaml: {reason}."
+                self.status = status.running  # in Dask's eyes: it would print a traceback
+
+        async def close(self) -> None:
+            await super().close()
+            self.status = status.closed  # Dask itself relies on it being forgotten
 
     cores = config.get(f"jobqueue.{name}.cores", None) or 1
     options = {
@@ -160,6 +175,78 @@ def batch_system(name: str, refusals: list[str]) -> Any:
         options["disk"] = config.get("jobqueue.htcondor.disk", None) or _DISK
     with config.set({"distributed.scheduler.allowed-failures": _PREEMPTIONS}):
         return system(job_cls=Job, **options)
+
+
+class _Jobs:
+    """Keeps as many jobs in a batch system as give the number of workers.
+
+    A job that ends is asked for again, but not if it was refused or ended before it had a worker: the next would, too.
+    When no other is left, the client is closed, and with it all that wait for results end.
+
+    Args:
+        tell: called with a sentence when there is something to wait for.
+    """
+
+    failure = ""  # why there is nothing to wait for
+
+    def __init__(self, name: str, client: Any, workers: int, tell: Tell) -> None:
+        self._name, self._client, self._cluster, self._tell = name, client, client.cluster, tell
+        self._number = ceil(workers / self._cluster.new_spec["options"]["processes"])
+        self._told: set[str] = set()
+        self._asked = time.monotonic()
+        self._cluster.scale(jobs=self._number)
+        self._running = import_module("distributed").Status.running
+        looks = import_module("tornado.ioloop").PeriodicCallback(self._look, 1000 * _LOOK)
+        self._cluster.periodic_callbacks["jobs"] = looks  # stopped when the cluster is closed
+        self._cluster.loop.add_callback(looks.start)
+
+    async def _look(self) -> None:
+        if self._cluster.status != self._running:
+            return
+        here = {worker.name for worker in self._cluster.scheduler.workers.values()}
+        jobs, now = dict(self._cluster.workers), time.monotonic()
+        for name, job in jobs.items():
+            group = {name + suffix for suffix in self._cluster.worker_spec[name].get("group", ())}
+            if here & (group or {name}):
+                job.seen = now
+            elif group and job.seen and now - job.seen > _LOST:  # Dask itself does this for jobs of one worker
+                self._cluster.workers.pop(name)
+                await job.close()
+                return
+        waiting = [job for job in jobs.values() if not (job.seen or job.failure)]
+        if waiting and now - self._asked > _ASK:
+            self._asked = now
+            await self._ask(waiting, bool(here))
+        failures = [job.failure for job in jobs.values() if job.failure]
+        if len(failures) == self._number and not here:
+            self.failure = failures[0]
+            await self._client.close()
+            return
+        for failure in failures:
+            self._say(f"{failure} The other jobs go on.")
+        if len(self._cluster.workers) < self._number and self._cluster.status == self._running:
+            self._cluster.scale(jobs=self._number)  # which asks for those that are not there
+
+    async def _ask(self, waiting: list[Any], others: bool) -> None:
+        """What the batch system says about jobs without workers."""
+        try:
+            listed = await waiting[0]._call(_BATCH_SYSTEMS[self._name][2])
+        except (RuntimeError, OSError):  # it does not answer, now
+            return
+        states = dict(line.split(maxsplit=1) for line in listed.splitlines())
+        for job in waiting:
+            if job.job_id not in states:
+                words = "its output says why (log-directory in jobqueue.yaml says where)"
+                job.failure = f"Job {job.job_id} of {self._name} ended before a worker came: {words}."
+        found = Counter(states[job.job_id] for job in waiting if not job.failure)
+        if found and not others:
+            words = ", ".join(f"{n} {state}" for state, n in found.items())
+            self._say(f"No worker is there. {self._name} says of its jobs: {words}. Ctrl-C takes them back.")
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self._told:
+            self._told.add(sentence)
+            self._tell(sentence)
 
 
 def _check_versions(client: Any) -> None:
