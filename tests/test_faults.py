@@ -196,6 +196,27 @@ def test_training_on_a_full_gpu_says_what_to_do(flat_events, small_gpu, tmp_path
             ampsure.fit(flat_events, config=config, checkpoint=tmp_path, report=fill)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_that_is_really_full(flat_events):
+    """The allocator itself refuses whatever needs a new block of more than a MiB."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    size = {"network": {"hidden": (512, 512)}, "posterior": {"members": 2}}
+    config = resolve("recommended", "accurate", size, epochs=1, batch_size=500)
+    surrogate = ampsure.fit(flat_events, config=config)
+    whole = surrogate.predict(flat_events.momenta)
+    try:
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 16 * 2**20) / total)
+        parts = surrogate.predict(flat_events.momenta)
+        with pytest.raises(AmpsureError, match="not enough memory"):
+            ampsure.fit(flat_events, config=config)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    for name in ("amplitude", "sigma_syst", "sigma_stat", "sigma_tot", "in_domain"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-9)
+
+
 # a clock that jumps
 
 
