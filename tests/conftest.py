@@ -13,8 +13,8 @@ from rich.console import Console
 import ampsure
 from ampsure import cli
 
-settings.register_profile("fixed", derandomize=True)  # the same examples every time
-settings.register_profile("explore")
+settings.register_profile("fixed", derandomize=True, deadline=None)  # the same examples every time, however long
+settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -66,6 +66,16 @@ def test_the_last_layer_is_exact(activation):
     torch.testing.assert_close(told, exact, rtol=4 * np.sqrt(2 / 2000), atol=0)
 
 
+def test_more_events_than_are_looked_at_at_once():
+    """The same four events 1200 times."""
+    network, likelihood = _network(), get_likelihood("gaussian")
+    x, new = _points(4, 6)
+    [(layer, block)] = laplace_covariance(network, likelihood, x.repeat(1200, 1), "last-layer").items()
+    # 1200 times the precision of four events, next to the prior, is that of four next to a part of the prior
+    exact = _exact(network, layer, x, float(block[2].max()) ** -2 / 1200, new) / 1200
+    torch.testing.assert_close(_found(network, layer, block, new), exact, rtol=1e-8, atol=0)
+
+
 def test_kronecker_factors_are_those_of_the_jacobian():
     """With one event nothing is averaged, and the product of the factors is the Gauss-Newton matrix of each layer."""
     network, likelihood = _network(), get_likelihood("gaussian")
