@@ -16,6 +16,7 @@ from scipy import integrate, stats
 
 from ampsure import AmpsureError, Events
 from ampsure.evaluation import (
+    BinnedReach,
     accuracy,
     as_json,
     bias,
@@ -281,6 +282,31 @@ def test_scores_of_the_right_and_the_wrong_sigma():
         assert right < min(score(residual, 0.8 * sigma), score(residual, 1.25 * sigma))
 
 
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_too_few_scores_reach_to_infinity(level):
+    """The k-th of n scores covers k/(n + 1): a bin needs level/(1 - level) events at least."""
+    needed = round(level / (1 - level))
+    pull, where = np.arange(1.0, 2 * needed), np.r_[np.zeros(needed), np.ones(needed - 1)]
+    found = BinnedReach.of(-pull, where, np.array([0.5]))(np.array([0.4, 0.5, 7.0]), level)
+    assert found.tolist() == [needed, np.inf, np.inf]
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -0.1, np.nan])
+def test_levels_are_probabilities(level):
+    with pytest.raises(AmpsureError, match="between 0 and 1"):
+        BinnedReach.of(np.ones(3), np.ones(3), np.array([]))(np.ones(2), level)
+
+
+def test_bins_of_scores_that_make_no_sense():
+    for edges in ([1.0, 1.0], [2.0, 1.0], [np.nan], [0.0, np.inf]):
+        with pytest.raises(AmpsureError, match="finite and grow"):
+            BinnedReach.of(np.ones(3), np.ones(3), np.array(edges))
+    bad = np.array([1.0, np.nan, 1.0])
+    for pull, where in ((bad, np.ones(3)), (np.ones(3), bad), (np.ones(3), np.ones(2))):
+        with pytest.raises(AmpsureError, match="one each for every event"):
+            BinnedReach.of(pull, where, np.array([0.5]))
+
+
 # --- bins -------------------------------------------------------------------------------------------------------------
 
 
@@ -475,6 +501,19 @@ def test_observables_of_the_benchmark(flat_events):
     assert [o.name for o in observables(constant)] == ["mass", "pt3", "pt4", "pt5"]
     signed = replace(flat_events, truth=-flat_events.truth)
     assert not observables(signed)[0].logarithmic
+
+
+def test_how_observables_are_written(flat_events):
+    found = observables(flat_events)
+    assert [o.label for o in found] == [
+        "A / GeV^-2", "m(a a g) / GeV", "pT(a, leg 3) / GeV", "pT(a, leg 4) / GeV", "pT(g, leg 5) / GeV",
+    ]  # fmt: skip
+    assert replace(found[0], unit="").label == "A"
+    assert [o.logarithmic for o in found] == [True, False, True, True, True]
+    resting = flat_events.momenta.copy()
+    resting[0, 2, 1:3] = 0.0  # one event without transverse momentum, which has no logarithm
+    pts = {o.name: o.logarithmic for o in observables(replace(flat_events, momenta=resting))}
+    assert (pts["pt3"], pts["pt4"]) == (False, True)
 
 
 # --- and in words -----------------------------------------------------------------------------------------------------

@@ -104,6 +104,30 @@ def test_ensembles_side_by_side_repel_their_own_members_only():
     torch.testing.assert_close(both.decay(n), torch.tensor([1e-3] * 3 + [4e-2] * 3))
 
 
+def test_penalties_push_as_repulsion_does():
+    """Its value is one: what counts is the gradient."""
+    f = torch.randn(3, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    posterior, n = Ensemble(StackedMLP(3, 1, hidden=(4,), members=3, dtype=torch.float64), beta=2.0), torch.tensor([50])
+    whole, share, direct = (f[part].clone().requires_grad_() for part in (slice(3), slice(1), slice(3)))
+    posterior.penalty(whole, n).sum().backward()
+    posterior.penalty(share, n, f).sum().backward()
+    _direct_repulsion(direct).sum().backward()
+    torch.testing.assert_close(whole.grad, 2.0 / 50 * direct.grad)
+    torch.testing.assert_close(share.grad, 2.0 / 50 * direct.grad[:1])
+
+
+@pytest.mark.parametrize("kind", [Point, Ensemble, Variational])
+def test_detached_outputs_leave_the_features_alone(kind):
+    posterior = kind(StackedMLP(3, 2, hidden=(4,), seed=0))
+    x = torch.randn(7, 3, generator=torch.Generator().manual_seed(1))
+    for detached, moved in ((None, True), (slice(1, 2), False)):
+        posterior.zero_grad()
+        posterior(x, detached)[..., 1].sum().backward()
+        features, last = posterior.network.weights
+        assert last.grad.any()
+        assert (features.grad is not None and bool(features.grad.any())) == moved
+
+
 def test_variational_penalty_is_the_divergence_from_the_prior():
     network = StackedMLP(3, 2, hidden=(4,), seed=0, dtype=torch.float64)
     posterior = Variational(network, prior_width=0.7, initial_width=0.02)

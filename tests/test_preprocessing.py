@@ -89,6 +89,8 @@ def test_own_features_are_found_by_name(flat_events):
         register_features("invariants", invariants)
     with pytest.raises(AmpsureError, match="did you mean 'invariants'"):
         get_features("invariant")
+    with pytest.raises(AmpsureError, match=r"known are invariants, folded, .*energies$"):
+        get_features("xyz")
 
 
 def test_inputs_of_the_paper(flat_events):
@@ -166,8 +168,12 @@ def test_senseless_data_are_refused():
         Standardization.fit(torch.tensor([[1.0, float("inf")], [2.0, 3.0]]))
     with pytest.raises(AmpsureError, match="asinh"):
         LogTarget.fit(torch.tensor([1.0, -1.0]))
+    with pytest.raises(AmpsureError, match="asinh"):
+        LogTarget.fit(torch.tensor([1.0, 0.0]))
     with pytest.raises(AmpsureError, match="equal"):
         LogTarget.fit(torch.ones(5))
+    with pytest.raises(AmpsureError, match="equal"):
+        LogTarget.fit(torch.full((7,), 1e-300, dtype=torch.float64))  # the mean of equal logarithms is off by rounding
     with pytest.raises(AmpsureError, match="zero"):
         AsinhTarget.fit(torch.tensor([0.0, 0.0, 0.0, 1.0]))
 
