@@ -167,6 +167,26 @@ def test_epochs_are_ranked_by_what_does_not_change_between_them(likelihood):
     torch.testing.assert_close(likelihood.validation_loss(out, y), expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    "likelihood",
+    [Gaussian(), Gaussian(outliers=0.1), Natural(), Mixture(k=3), Evidential(weight=5.0), EvidentialMixture(k=2)],
+    ids=str,
+)
+def test_training_minimises_the_likelihood(likelihood):
+    """Without beta, a faithful mean or regularisation there is nothing besides it."""
+    out, y = random_outputs(likelihood)
+    torch.testing.assert_close(likelihood.loss(out, y), likelihood.nll(out, y), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("likelihood", [MSE(), *EVERY[1:], Distilled()], ids=str)
+def test_before_training_the_amplitude_is_a_standardised_one(likelihood):
+    """Mean zero and variance one; that of a mixture is larger by the distance of its means."""
+    start = tensor(*likelihood.initial_bias())
+    assert likelihood.mean(start).item() == pytest.approx(0, abs=1e-15)
+    means = likelihood.initial_bias()[: getattr(likelihood, "k", 1)]
+    assert likelihood.variance_syst(start).item() == pytest.approx(1 + np.var(means))
+
+
 @pytest.mark.parametrize("likelihood", EVERY, ids=str)
 def test_without_outliers_no_amplitude_is_wrong(likelihood):
     assert likelihood.wrong(torch.tensor([0.0, 1e9]), torch.ones(2)).tolist() == [0, 0]
