@@ -176,6 +176,7 @@ def test_variational_members_are_drawn_with_the_width_of_every_weight():
     assert few.members().members == 3
     for a, b in zip(few.members().parameters(), few.members(3, 7).parameters(), strict=True):
         assert torch.equal(a, b)
+    assert not torch.equal(few.members(3, 8).weights[0], few.members(3, 7).weights[0])
 
 
 def test_local_reparametrisation_has_the_moments_of_sampled_weights():

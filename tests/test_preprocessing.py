@@ -143,6 +143,9 @@ def test_inside_but_for_rounding():
     )
     standardization = Standardization.fit(torch.stack([x, x.sin()], dim=1))
     np.testing.assert_allclose(standardization.holes, [[0, -10, 10]])
+    np.testing.assert_array_equal(
+        [standardization.low, standardization.high], [[-20, x.sin().min()], [30, x.sin().max()]]
+    )
     edges = torch.tensor([[-20.0], [-10.0], [10.0], [30.0]], dtype=torch.float64)
     outwards = torch.tensor([[-1.0], [1.0], [-1.0], [1.0]], dtype=torch.float64)
     points = edges + outwards * torch.cat([edges.abs() * torch.tensor([0.0, 0.5e-9, 1e-8]), torch.ones(4, 1)], dim=1)
@@ -173,7 +176,10 @@ def test_sparse_ends_have_no_holes():
             steps[n] = 100.0
             x = order * steps.cumsum(0)
             assert len(Standardization.fit(x[:, None]).holes) == holes
-    assert len(Standardization.fit(x[-250:, None] ** 3).holes) == 0  # too few values altogether
+    for n, holes in ((256, 0), (257, 1)):  # too few values altogether, or just enough
+        steps = torch.ones(n, dtype=torch.float64)
+        steps[n // 2] = 100.0
+        assert len(Standardization.fit(steps.cumsum(0)[:, None]).holes) == holes
 
 
 def test_statistics_of_parts_are_those_of_the_whole():
@@ -181,6 +187,13 @@ def test_statistics_of_parts_are_those_of_the_whole():
     mean, scale = _mean_and_scale([x[:7], x[7:30], x[30:]], 50)
     torch.testing.assert_close(mean, x.mean(0))
     torch.testing.assert_close(scale, x.std(0, correction=0))
+
+
+def test_constant_is_what_does_not_change_by_a_billionth():
+    """Of its size, whatever the unit."""
+    x = torch.randn(100, generator=torch.Generator().manual_seed(1), dtype=torch.float64).clamp(-3, 3)
+    raw = torch.stack([unit * (1 + change * x) for unit in (1e6, 1e-6) for change in (1e-10, 1e-7)], dim=1)
+    assert Standardization.fit(raw).columns.tolist() == [1, 3]
 
 
 def test_senseless_data_are_refused():
