@@ -464,16 +464,20 @@ def test_a_judgement_holds_the_numbers_of_the_functions(flat_events):
         -stats.norm.logpdf(pull).mean() + np.log(prediction.sigma_tot / prediction.amplitude).mean()
     )
     assert found.coverage.shares[24] == np.mean(np.abs(pull) < stats.norm.ppf(0.75))
+    relative = [x / prediction.amplitude for x in (prediction.amplitude - events.amplitude, prediction.sigma_tot)]
+    assert (found.calibration_error, found.crps) == pytest.approx((calibration_error(*relative), crps(*relative)))
+    assert found.accuracy == accuracy(prediction.amplitude, events.truth)
     for part in found.observables:
         x, edges = part.observable.values, part.deviation.edges
+        assert len(edges) == 8
         k = int(np.argmax(part.core.count))
         inside = (x >= edges[k]) & (x < edges[k + 1])
         assert part.core.count.sum() >= 0.997 * n
         assert part.deviation.value[k] == pytest.approx(np.median(np.abs(delta[inside])))
         assert part.bias.value[k] == pytest.approx(delta[inside].mean())
         assert part.core.value[k] == pytest.approx(np.quantile(np.abs(pull[inside]), 0.6827), rel=1e-3)
-        ratio = prediction.sigma_stat / prediction.amplitude
-        assert part.sigma["statistical"].value[k] == pytest.approx(np.median(ratio[inside]))
+        for name, sigma in (("systematic", prediction.sigma_syst), ("statistical", prediction.sigma_stat)):
+            assert part.sigma[name].value[k] == pytest.approx(np.median((sigma / prediction.amplitude)[inside]))
 
 
 def test_units_of_the_amplitude_do_not_matter(flat_events):
@@ -626,6 +630,20 @@ def test_outside_the_domain(flat_events):
     found = judge(replace(prediction, in_domain=np.zeros(len(events), bool)), events)
     assert found.outside == found.events == 3000
     assert found.verdict[-1] == "100.0 % of the test events are outside the domain of the training."
+    for outside, said in ((30, False), (31, True)):  # more than one per cent
+        inside = np.arange(len(events)) >= outside
+        assert ("outside the domain" in words(replace(prediction, in_domain=inside), events)) == said
+
+
+@pytest.mark.parametrize(("offset", "said"), [(0.09, False), (0.15, True)])
+def test_a_bias_next_to_the_errors(flat_events, offset, said):
+    """Significant or not: it is said if it is a tenth of the mean error."""
+    prediction, events = made_up(replace(flat_events, truth=np.ones(len(flat_events))))
+    size = np.abs(np.random.default_rng(1).normal(size=len(events) // 2))
+    delta = np.concatenate([size, -size]) / size.mean()  # mean zero, mean size one
+    found = judge(replace(prediction, amplitude=1 + 1e-3 * (delta + offset)), events)
+    assert abs(found.accuracy.bias) > 3 * found.accuracy.bias_error
+    assert any(s.startswith("Amplitudes are too large by") for s in found.verdict) == said
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 20, 50])
@@ -662,6 +680,9 @@ def test_amplitudes_that_change_sign(flat_events):
     found = judge(prediction, events)
     assert found.verdict[0].startswith("Calibrated within")
     assert found.pulls["total"].width == pytest.approx(1, abs=4 / np.sqrt(2 * len(flat_events)))
+    positive = judge(*made_up(flat_events)).observables[1].sigma
+    for name, curve in found.observables[1].sigma.items():
+        np.testing.assert_allclose(curve.value, positive[name].value, rtol=0.02)
     events.truth[7] = prediction.amplitude[5] = 0.0
     json.dumps(as_json(judge(prediction, events)), allow_nan=False)
 
