@@ -591,6 +591,15 @@ def test_wrong_both_ways(many):
     assert float(above[1]) == pytest.approx(middle, abs=1.05 * width)
 
 
+@pytest.mark.parametrize(("scale", "blamed"), [(0.95, False), (1.05, False), (1.25, True)])
+def test_small_faults_are_no_faults_however_significant(flat_events, scale, blamed):
+    """With 7,500 events a bin, five per cent are 4.5 standard errors of the core, and half of what is tolerated."""
+    many = Events.concatenate([flat_events] * 5)
+    heavy = many.final_state_mass > np.median(many.final_state_mass)
+    verdict = judge(*made_up(many, scale=np.where(heavy, scale, 1.0)), bins=2).verdict
+    assert any("of the events;" in sentence for sentence in verdict) == blamed
+
+
 def test_heavy_and_light_tails(many):
     """The core is right by construction: scaled such that 68.27 % are within one sigma."""
     n, rng = len(many), np.random.default_rng(1)
