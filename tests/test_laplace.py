@@ -102,6 +102,18 @@ def test_the_precision_of_the_prior_maximises_the_marginal_likelihood():
 
     best = _prior_precision(curvature, square)
     assert all(evidence(best * factor) < evidence(best) for factor in (0.9, 1.1))
+    both = _prior_precision(torch.cat([curvature, 3 * curvature]), torch.tensor([7.0, 2.0], dtype=torch.float64))
+    alone = _prior_precision(3 * curvature, torch.tensor([2.0], dtype=torch.float64))
+    torch.testing.assert_close(both, torch.cat([best, alone]))  # every network has its own
+
+
+def test_neighbours_follow_from_the_seed():
+    network, likelihood = _network(dtype=torch.float32), get_likelihood("gaussian")
+    x = _points(9)[0]
+    first, again, other = (neighbours(network, likelihood, x, samples=4, seed=seed).weights[-1] for seed in (1, 1, 2))
+    assert first.dtype == torch.float64
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_every_network_of_an_ensemble_has_neighbours_of_its_own():
