@@ -550,6 +550,7 @@ def test_names():
     names = ["mse", "gaussian", "natural", "mixture", "evidential", "evidential_mixture", "distilled"]
     assert list(LIKELIHOODS) == names
     assert get_likelihood("mixture", k=4).n_outputs == 12
+    assert get_likelihood("evidential", weight=0.0).options()["weight"] == 0
     assert get_likelihood("evidential", variant="regularised").options() == {
         "variant": "regularised",
         "r": 1.0,
@@ -575,7 +576,11 @@ def test_names():
         ("gaussian", {"outliers": 0.5}, "below one half"),
         ("gaussian", {"outliers": 0.1, "faithful": True}, "choose it"),
         ("evidential", {"variant": "free"}, "'constrained' or 'regularised'"),
-        ("evidential", {"r": -1.0}, "positive"),
+        ("mse", {"variance": math.inf}, "positive"),
+        ("evidential", {"r": 0.0}, "positive"),
+        ("evidential", {"r": math.inf}, "positive"),
+        ("evidential", {"weight": math.inf}, "negative"),
+        ("evidential_mixture", {"r": math.inf}, "positive"),
         ("evidential", {"weight": math.nan}, "negative"),
         ("evidential_mixture", {"r": 0.0}, "positive"),
     ],

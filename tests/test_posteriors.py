@@ -104,6 +104,15 @@ def test_ensembles_side_by_side_repel_their_own_members_only():
     torch.testing.assert_close(both.decay(n), torch.tensor([1e-3] * 3 + [4e-2] * 3))
 
 
+def test_two_members_repel_each_other():
+    """Their distance is the median of all distances."""
+    f = torch.randn(2, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found, direct = (f.clone().requires_grad_() for _ in range(2))
+    repulsion(found).sum().backward()
+    _direct_repulsion(direct).sum().backward()
+    torch.testing.assert_close(found.grad, direct.grad)
+
+
 def test_penalties_push_as_repulsion_does():
     """Its value is one: what counts is the gradient."""
     f = torch.randn(3, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
