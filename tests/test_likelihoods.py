@@ -551,6 +551,7 @@ def test_names():
     assert list(LIKELIHOODS) == names
     assert get_likelihood("mixture", k=4).n_outputs == 12
     assert get_likelihood("evidential", weight=0.0).options()["weight"] == 0
+    assert get_likelihood("gaussian", beta=1) == Gaussian(beta=1.0)
     assert get_likelihood("evidential", variant="regularised").options() == {
         "variant": "regularised",
         "r": 1.0,
