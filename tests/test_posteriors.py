@@ -91,6 +91,7 @@ def test_ensemble_penalty_is_repulsion_and_prior():
     assert free.penalty(prediction, n) is None
     assert free.decay(n) is None
     assert Point(network).penalty(prediction, n) is None
+    assert (Point(network).is_repulsive, free.is_repulsive, posterior.is_repulsive) == (False, False, True)
 
 
 def test_ensembles_side_by_side_repel_their_own_members_only():
