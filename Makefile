@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install browser slurm demo test lint types unit coverage lowest format docs serve dist check-dist validate benchmark soak clean
+.PHONY: help install browser slurm demo test lint types unit coverage mutants lowest format docs serve dist check-dist validate benchmark soak clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -53,6 +53,11 @@ unit: $(READY)
 
 coverage: $(READY) ## Run the tests and say which lines of src they reach
 	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term-missing:skip-covered --cov-fail-under=90
+
+# What was found is kept in mutants/ and not done again: remove the folder to start from scratch.
+mutants: $(READY) ## Change the code of some rooms in thousands of small ways, and list what no test notices (hours)
+	PATH="$(CURDIR)/$(BIN):$$PATH" HYPOTHESIS_PROFILE=mutants OMP_NUM_THREADS=1 $(BIN)/mutmut run
+	$(BIN)/python -m validation.mutants
 
 # Old packages warn of what newer ones below them will drop: that is not ours.
 lowest: ## Run the tests with the lowest allowed versions, in .venv-lowest
@@ -103,4 +108,4 @@ soak: $(READY) ## The long campaigns: 1.1 million events, 20 million streamed, 1
 	OMP_NUM_THREADS=1 $(BIN)/python -m validation.kills
 
 clean: ## Remove environment and results
-	rm -rf $(VENV) .venv-lowest demo dist build .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest demo dist build mutants .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

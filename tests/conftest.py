@@ -7,14 +7,17 @@ import sys
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 from rich.console import Console
 
 import ampsure
 from ampsure import cli
 
-settings.register_profile("fixed", derandomize=True)  # the same examples every time
-settings.register_profile("explore")
+settings.register_profile("fixed", derandomize=True, deadline=None)  # the same examples every time, however long
+settings.register_profile("explore", deadline=None)
+settings.register_profile(
+    "mutants", settings.get_profile("fixed"), phases=[Phase.explicit, Phase.generate]
+)  # no shrinking
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers side by side, each on one core, and so are the programs they start

@@ -16,6 +16,7 @@ from scipy import integrate, stats
 
 from ampsure import AmpsureError, Events
 from ampsure.evaluation import (
+    BinnedReach,
     accuracy,
     as_json,
     bias,
@@ -281,6 +282,31 @@ def test_scores_of_the_right_and_the_wrong_sigma():
         assert right < min(score(residual, 0.8 * sigma), score(residual, 1.25 * sigma))
 
 
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_too_few_scores_reach_to_infinity(level):
+    """The k-th of n scores covers k/(n + 1): a bin needs level/(1 - level) events at least."""
+    needed = round(level / (1 - level))
+    pull, where = np.arange(1.0, 2 * needed), np.r_[np.zeros(needed), np.ones(needed - 1)]
+    found = BinnedReach.of(-pull, where, np.array([0.5]))(np.array([0.4, 0.5, 7.0]), level)
+    assert found.tolist() == [needed, np.inf, np.inf]
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -0.1, np.nan])
+def test_levels_are_probabilities(level):
+    with pytest.raises(AmpsureError, match="between 0 and 1"):
+        BinnedReach.of(np.ones(3), np.ones(3), np.array([]))(np.ones(2), level)
+
+
+def test_bins_of_scores_that_make_no_sense():
+    for edges in ([1.0, 1.0], [2.0, 1.0], [np.nan], [0.0, np.inf]):
+        with pytest.raises(AmpsureError, match="finite and grow"):
+            BinnedReach.of(np.ones(3), np.ones(3), np.array(edges))
+    bad = np.array([1.0, np.nan, 1.0])
+    for pull, where in ((bad, np.ones(3)), (np.ones(3), bad), (np.ones(3), np.ones(2))):
+        with pytest.raises(AmpsureError, match="one each for every event"):
+            BinnedReach.of(pull, where, np.array([0.5]))
+
+
 # --- bins -------------------------------------------------------------------------------------------------------------
 
 
@@ -438,16 +464,20 @@ def test_a_judgement_holds_the_numbers_of_the_functions(flat_events):
         -stats.norm.logpdf(pull).mean() + np.log(prediction.sigma_tot / prediction.amplitude).mean()
     )
     assert found.coverage.shares[24] == np.mean(np.abs(pull) < stats.norm.ppf(0.75))
+    relative = [x / prediction.amplitude for x in (prediction.amplitude - events.amplitude, prediction.sigma_tot)]
+    assert (found.calibration_error, found.crps) == pytest.approx((calibration_error(*relative), crps(*relative)))
+    assert found.accuracy == accuracy(prediction.amplitude, events.truth)
     for part in found.observables:
         x, edges = part.observable.values, part.deviation.edges
+        assert len(edges) == 8
         k = int(np.argmax(part.core.count))
         inside = (x >= edges[k]) & (x < edges[k + 1])
         assert part.core.count.sum() >= 0.997 * n
         assert part.deviation.value[k] == pytest.approx(np.median(np.abs(delta[inside])))
         assert part.bias.value[k] == pytest.approx(delta[inside].mean())
         assert part.core.value[k] == pytest.approx(np.quantile(np.abs(pull[inside]), 0.6827), rel=1e-3)
-        ratio = prediction.sigma_stat / prediction.amplitude
-        assert part.sigma["statistical"].value[k] == pytest.approx(np.median(ratio[inside]))
+        for name, sigma in (("systematic", prediction.sigma_syst), ("statistical", prediction.sigma_stat)):
+            assert part.sigma[name].value[k] == pytest.approx(np.median((sigma / prediction.amplitude)[inside]))
 
 
 def test_units_of_the_amplitude_do_not_matter(flat_events):
@@ -475,6 +505,19 @@ def test_observables_of_the_benchmark(flat_events):
     assert [o.name for o in observables(constant)] == ["mass", "pt3", "pt4", "pt5"]
     signed = replace(flat_events, truth=-flat_events.truth)
     assert not observables(signed)[0].logarithmic
+
+
+def test_how_observables_are_written(flat_events):
+    found = observables(flat_events)
+    assert [o.label for o in found] == [
+        "A / GeV^-2", "m(a a g) / GeV", "pT(a, leg 3) / GeV", "pT(a, leg 4) / GeV", "pT(g, leg 5) / GeV",
+    ]  # fmt: skip
+    assert replace(found[0], unit="").label == "A"
+    assert [o.logarithmic for o in found] == [True, False, True, True, True]
+    resting = flat_events.momenta.copy()
+    resting[0, 2, 1:3] = 0.0  # one event without transverse momentum, which has no logarithm
+    pts = {o.name: o.logarithmic for o in observables(replace(flat_events, momenta=resting))}
+    assert (pts["pt3"], pts["pt4"]) == (False, True)
 
 
 # --- and in words -----------------------------------------------------------------------------------------------------
@@ -548,6 +591,15 @@ def test_wrong_both_ways(many):
     assert float(above[1]) == pytest.approx(middle, abs=1.05 * width)
 
 
+@pytest.mark.parametrize(("scale", "blamed"), [(0.95, False), (1.05, False), (1.25, True)])
+def test_small_faults_are_no_faults_however_significant(flat_events, scale, blamed):
+    """With 7,500 events a bin, five per cent are 4.5 standard errors of the core, and half of what is tolerated."""
+    many = Events.concatenate([flat_events] * 5)
+    heavy = many.final_state_mass > np.median(many.final_state_mass)
+    verdict = judge(*made_up(many, scale=np.where(heavy, scale, 1.0)), bins=2).verdict
+    assert any("of the events;" in sentence for sentence in verdict) == blamed
+
+
 def test_heavy_and_light_tails(many):
     """The core is right by construction: scaled such that 68.27 % are within one sigma."""
     n, rng = len(many), np.random.default_rng(1)
@@ -587,6 +639,20 @@ def test_outside_the_domain(flat_events):
     found = judge(replace(prediction, in_domain=np.zeros(len(events), bool)), events)
     assert found.outside == found.events == 3000
     assert found.verdict[-1] == "100.0 % of the test events are outside the domain of the training."
+    for outside, said in ((30, False), (31, True)):  # more than one per cent
+        inside = np.arange(len(events)) >= outside
+        assert ("outside the domain" in words(replace(prediction, in_domain=inside), events)) == said
+
+
+@pytest.mark.parametrize(("offset", "said"), [(0.09, False), (0.15, True)])
+def test_a_bias_next_to_the_errors(flat_events, offset, said):
+    """Significant or not: it is said if it is a tenth of the mean error."""
+    prediction, events = made_up(replace(flat_events, truth=np.ones(len(flat_events))))
+    size = np.abs(np.random.default_rng(1).normal(size=len(events) // 2))
+    delta = np.concatenate([size, -size]) / size.mean()  # mean zero, mean size one
+    found = judge(replace(prediction, amplitude=1 + 1e-3 * (delta + offset)), events)
+    assert abs(found.accuracy.bias) > 3 * found.accuracy.bias_error
+    assert any(s.startswith("Amplitudes are too large by") for s in found.verdict) == said
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 20, 50])
@@ -623,6 +689,9 @@ def test_amplitudes_that_change_sign(flat_events):
     found = judge(prediction, events)
     assert found.verdict[0].startswith("Calibrated within")
     assert found.pulls["total"].width == pytest.approx(1, abs=4 / np.sqrt(2 * len(flat_events)))
+    positive = judge(*made_up(flat_events)).observables[1].sigma
+    for name, curve in found.observables[1].sigma.items():
+        np.testing.assert_allclose(curve.value, positive[name].value, rtol=0.02)
     events.truth[7] = prediction.amplitude[5] = 0.0
     json.dumps(as_json(judge(prediction, events)), allow_nan=False)
 

@@ -66,6 +66,16 @@ def test_the_last_layer_is_exact(activation):
     torch.testing.assert_close(told, exact, rtol=4 * np.sqrt(2 / 2000), atol=0)
 
 
+def test_more_events_than_are_looked_at_at_once():
+    """The same four events 1200 times."""
+    network, likelihood = _network(), get_likelihood("gaussian")
+    x, new = _points(4, 6)
+    [(layer, block)] = laplace_covariance(network, likelihood, x.repeat(1200, 1), "last-layer").items()
+    # 1200 times the precision of four events, next to the prior, is that of four next to a part of the prior
+    exact = _exact(network, layer, x, float(block[2].max()) ** -2 / 1200, new) / 1200
+    torch.testing.assert_close(_found(network, layer, block, new), exact, rtol=1e-8, atol=0)
+
+
 def test_kronecker_factors_are_those_of_the_jacobian():
     """With one event nothing is averaged, and the product of the factors is the Gauss-Newton matrix of each layer."""
     network, likelihood = _network(), get_likelihood("gaussian")
@@ -92,6 +102,18 @@ def test_the_precision_of_the_prior_maximises_the_marginal_likelihood():
 
     best = _prior_precision(curvature, square)
     assert all(evidence(best * factor) < evidence(best) for factor in (0.9, 1.1))
+    both = _prior_precision(torch.cat([curvature, 3 * curvature]), torch.tensor([7.0, 2.0], dtype=torch.float64))
+    alone = _prior_precision(3 * curvature, torch.tensor([2.0], dtype=torch.float64))
+    torch.testing.assert_close(both, torch.cat([best, alone]))  # every network has its own
+
+
+def test_neighbours_follow_from_the_seed():
+    network, likelihood = _network(dtype=torch.float32), get_likelihood("gaussian")
+    x = _points(9)[0]
+    first, again, other = (neighbours(network, likelihood, x, samples=4, seed=seed).weights[-1] for seed in (1, 1, 2))
+    assert first.dtype == torch.float64
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_every_network_of_an_ensemble_has_neighbours_of_its_own():

@@ -19,6 +19,7 @@ from ampsure import AmpsureError
 from ampsure.likelihoods import (
     LIKELIHOODS,
     MSE,
+    Distilled,
     Evidential,
     EvidentialMixture,
     Gaussian,
@@ -141,6 +142,56 @@ def test_a_log_variance_out_of_range_is_called_back():
     assert out.grad[0, 0, 1] < 0 < out.grad[0, 1, 1]
 
 
+def test_logarithms_are_held_within_their_limits():
+    """Variances within e^(+-50), alpha - 1 and a learned v within e^(+-25)."""
+    for sign in (-1, 1):
+        out = tensor(0.0, *(sign * 1e3,) * 3)
+        big, half = math.exp(sign * 50), math.exp(sign * 25)
+        assert Gaussian().variance_syst(out[..., :2]).item() == pytest.approx(big, rel=1e-12)
+        assert Natural().variance_syst(out[..., :2]).item() == pytest.approx(1 / big, rel=1e-12)
+        found = [p.item() for p in Evidential(variant="regularised").parameters(out)]
+        assert found == pytest.approx([0, half, 1 + half, big * half], rel=1e-12)
+        mixture = EvidentialMixture(k=1)
+        for name in ("variance_syst", "variance_stat"):
+            alone = getattr(Evidential(), name)(out[..., :3]).item()
+            assert getattr(mixture, name)(out).item() == pytest.approx(alone, rel=1e-12)
+        assert Distilled().variance_stat(out[..., :3]).item() == pytest.approx(big, rel=1e-12)
+        assert Distilled().variance_syst(out[..., :3]).item() == pytest.approx(big, rel=1e-12)
+
+
+@pytest.mark.parametrize("likelihood", EVERY, ids=str)
+def test_epochs_are_ranked_by_what_does_not_change_between_them(likelihood):
+    """The weights of beta-NLL do."""
+    out, y = random_outputs(likelihood)
+    expected = (likelihood.nll if getattr(likelihood, "beta", 0) else likelihood.loss)(out, y)
+    torch.testing.assert_close(likelihood.validation_loss(out, y), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [Gaussian(), Gaussian(outliers=0.1), Natural(), Mixture(k=3), Evidential(weight=5.0), EvidentialMixture(k=2)],
+    ids=str,
+)
+def test_training_minimises_the_likelihood(likelihood):
+    """Without beta, a faithful mean or regularisation there is nothing besides it."""
+    out, y = random_outputs(likelihood)
+    torch.testing.assert_close(likelihood.loss(out, y), likelihood.nll(out, y), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("likelihood", [MSE(), *EVERY[1:], Distilled()], ids=str)
+def test_before_training_the_amplitude_is_a_standardised_one(likelihood):
+    """Mean zero and variance one; that of a mixture is larger by the distance of its means."""
+    start = tensor(*likelihood.initial_bias())
+    assert likelihood.mean(start).item() == pytest.approx(0, abs=1e-15)
+    means = likelihood.initial_bias()[: getattr(likelihood, "k", 1)]
+    assert likelihood.variance_syst(start).item() == pytest.approx(1 + np.var(means))
+
+
+@pytest.mark.parametrize("likelihood", EVERY, ids=str)
+def test_without_outliers_no_amplitude_is_wrong(likelihood):
+    assert likelihood.wrong(torch.tensor([0.0, 1e9]), torch.ones(2)).tolist() == [0, 0]
+
+
 # --- one Gaussian -----------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +267,32 @@ def test_faithful_trains_the_mean_by_squared_error_and_the_variance_by_likelihoo
     assert Gaussian().detached is None
 
 
+@few
+@given(location, location, log_variance, st.floats(1e-4, 0.4))
+def test_outliers_are_a_wider_cauchy_density(y, mean, log_var, share):
+    """And the probability to be one of them is Bayes' theorem."""
+    sigma = math.exp(log_var / 2)
+    right = (1 - share) * stats.norm(mean, sigma).pdf(y)
+    wrong = share * stats.cauchy(mean, 10 * sigma).pdf(y)
+    likelihood, out = Gaussian(outliers=share), tensor(mean, log_var)
+    assert likelihood.nll(out, tensor(y)[0]).item() == pytest.approx(-math.log(right + wrong), rel=1e-9, abs=1e-9)
+    residual, variance = (torch.tensor([v], dtype=torch.float64) for v in (y - mean, sigma**2))
+    assert likelihood.wrong(residual, variance).item() == pytest.approx(wrong / (right + wrong), rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("pull", [30.0, 300.0, 1e6])
+def test_outliers_pull_the_less_the_further_off_they_are(pull, dtype):
+    """Only the Cauchy density is left of the gradient: (x^2 - 1)/(x^2 + 1)/2 votes for a larger sigma, x = pull/10."""
+    out = torch.tensor([[[0.0, -4.0]]], dtype=dtype, requires_grad=True)
+    d, sigma = pull * math.exp(-2), math.exp(-2)
+    Gaussian(outliers=1e-3).nll(out, torch.tensor([d], dtype=dtype)).backward()
+    by_mean, by_log_var = out.grad[0, 0].tolist()
+    assert by_mean == pytest.approx(-2 * d / (100 * sigma**2 + d**2), rel=1e-5)
+    x2 = (pull / 10) ** 2
+    assert by_log_var == pytest.approx(0.5 - x2 / (1 + x2), rel=1e-5)
+
+
 # --- mixtures ---------------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +348,27 @@ def test_no_grid_finds_a_higher_mode_of_a_gaussian_mixture(parameters):
 def test_no_grid_finds_a_higher_mode_of_a_student_mixture(parameters, r):
     likelihood, out = EvidentialMixture(k=len(parameters[0]), r=r), tensor(*chain(*parameters))
     assert_no_grid_point_is_higher(likelihood, out, parameters[0], likelihood.component_scale(out)[0, 0])
+
+
+@pytest.mark.parametrize("likelihood", [Mixture(k=3), EvidentialMixture(k=3, r=0.5)], ids=str)
+def test_slopes_of_components_are_derivatives(likelihood):
+    out, y = random_outputs(likelihood)
+    y = y.expand(3, -1).clone().requires_grad_()
+    slope = likelihood.component_slope(out, y)
+    for k in range(3):
+        (expected,) = torch.autograd.grad(-likelihood.component_nll(out, y)[..., k].sum(), y)
+        torch.testing.assert_close(slope[..., k], expected)
+
+
+@pytest.mark.parametrize("likelihood", [Mixture(k=1), EvidentialMixture(k=1, r=0.5)], ids=str)
+def test_no_component_is_concave_beyond_its_scale(likelihood):
+    """Which the search for modes relies on."""
+    out, _ = random_outputs(likelihood)
+    for distance, concave in ((0.5, True), (-0.5, True), (1.01, False), (-1.01, False)):
+        y = (out[..., 0] + distance * likelihood.component_scale(out)[..., 0]).requires_grad_()
+        slope = likelihood.component_slope(out, y)[..., 0]
+        (change,) = torch.autograd.grad(slope.sum(), y)
+        assert ((slope.square() + change < 0) == concave).all()  # the second derivative over the density
 
 
 def test_map_is_batched_and_stationary():
@@ -430,10 +528,30 @@ def test_evidential_becomes_gaussian():
 # --- registry ---------------------------------------------------------------------------------------------------------
 
 
+def test_the_loss_of_a_student_is_a_cross_entropy():
+    """Of the teacher's Gaussians relative to its own, by Gauss-Hermite quadrature, exact for polynomials."""
+    rng = np.random.default_rng(1)
+    out, y = rng.normal(size=(2, 5, 3)), rng.normal(size=(5, 3))
+    y[:, 1:] = np.exp(y[:, 1:])
+    x, weights = np.polynomial.hermite_e.hermegauss(5)
+    weights /= weights.sum()
+    mean, syst, stat = out[..., 0], *np.exp(out[..., 1:] / 2).transpose(2, 0, 1)
+    t, s = y[:, :1] + np.sqrt(y[:, 1:2]) * x, np.sqrt(y[:, 2:]) * x
+    expected = -stats.norm.logpdf(t, mean[..., None], syst[..., None]) - stats.norm.logpdf(s, 0, stat[..., None])
+    found = Distilled().nll(torch.from_numpy(out), torch.from_numpy(y))
+    np.testing.assert_allclose(found, expected @ weights, rtol=1e-12)
+    np.testing.assert_array_equal(Distilled().mean(torch.from_numpy(out)), mean)
+    for wrong in (torch.zeros(5), torch.zeros(5, 2), torch.zeros(3)):
+        with pytest.raises(AmpsureError, match="learns from a surrogate"):
+            Distilled().nll(torch.from_numpy(out), wrong)
+
+
 def test_names():
     names = ["mse", "gaussian", "natural", "mixture", "evidential", "evidential_mixture", "distilled"]
     assert list(LIKELIHOODS) == names
     assert get_likelihood("mixture", k=4).n_outputs == 12
+    assert get_likelihood("evidential", weight=0.0).options()["weight"] == 0
+    assert get_likelihood("gaussian", beta=1) == Gaussian(beta=1.0)
     assert get_likelihood("evidential", variant="regularised").options() == {
         "variant": "regularised",
         "r": 1.0,
@@ -455,8 +573,15 @@ def test_names():
         ("gaussian", {"beta": 2.0}, "between 0 and 1"),
         ("gaussian", {"beta": 0.5, "faithful": True}, "choose it"),
         ("gaussian", {"beta": "much"}, "type float"),
+        ("gaussian", {"beta": True}, "type float"),
+        ("gaussian", {"outliers": 0.5}, "below one half"),
+        ("gaussian", {"outliers": 0.1, "faithful": True}, "choose it"),
         ("evidential", {"variant": "free"}, "'constrained' or 'regularised'"),
-        ("evidential", {"r": -1.0}, "positive"),
+        ("mse", {"variance": math.inf}, "positive"),
+        ("evidential", {"r": 0.0}, "positive"),
+        ("evidential", {"r": math.inf}, "positive"),
+        ("evidential", {"weight": math.inf}, "negative"),
+        ("evidential_mixture", {"r": math.inf}, "positive"),
         ("evidential", {"weight": math.nan}, "negative"),
         ("evidential_mixture", {"r": 0.0}, "positive"),
     ],

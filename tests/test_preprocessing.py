@@ -14,8 +14,11 @@ from ampsure.preprocessing import (
     AsinhTarget,
     LogTarget,
     Standardization,
+    _mean_and_scale,
+    describe,
     folded_invariants,
     get_features,
+    get_target,
     invariants,
     register_features,
 )
@@ -55,6 +58,28 @@ def test_folded_invariants_do_not_see_exchanges(flat_events, beams, photons):
     torch.testing.assert_close(folded.sort(1).values, invariants(momenta, process).sort(1).values)
 
 
+def test_folded_legs_have_the_order_of_their_definition(flat_events):
+    """Photons by energy in the rest frame; the first one is nearer to the second gluon. No frame is special."""
+    momenta, process = torch.from_numpy(flat_events.momenta[:500]), flat_events.process
+    beams, outgoing = momenta[:, :2], momenta[:, 2:]
+    total = beams.sum(1, keepdim=True)
+    energy = _products(outgoing, total)
+    photons = outgoing[:, :2].take_along_dim(energy[:, :2].argsort(descending=True)[..., None], dim=1)
+    gluons = beams.take_along_dim(_products(beams, photons[:, :1]).argsort(descending=True)[..., None], dim=1)
+    expected = invariants(torch.cat([gluons, photons, outgoing[:, 2:]], dim=1), process)
+    torch.testing.assert_close(folded_invariants(momenta, process), expected, rtol=0, atol=0)
+    velocity = torch.tensor([0.3, -0.5, 0.6], dtype=torch.float64)
+    gamma = (1 - velocity.square().sum()).rsqrt()
+    boost = torch.eye(4, dtype=torch.float64)
+    boost[0, 0], boost[0, 1:], boost[1:, 0] = gamma, -gamma * velocity, -gamma * velocity
+    boost[1:, 1:] += (gamma - 1) * torch.outer(velocity, velocity) / velocity.square().sum()
+    torch.testing.assert_close(folded_invariants(momenta @ boost, process), expected, rtol=1e-9, atol=1e-9)
+
+
+def _products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a * b * torch.tensor([1.0, -1.0, -1.0, -1.0])).sum(-1)
+
+
 def test_nothing_is_folded_that_is_not_identical():
     momenta = torch.from_numpy(two_to_two(50))
     for ids, symmetric in (((21, -21, 6, -6), True), ((0, 0, 0, 0), True), ((21, 21, 6, 6), False)):
@@ -86,6 +111,15 @@ def test_own_features_are_found_by_name(flat_events):
         register_features("invariants", invariants)
     with pytest.raises(AmpsureError, match="did you mean 'invariants'"):
         get_features("invariant")
+    with pytest.raises(AmpsureError, match=r"known are invariants, folded, .*energies$"):
+        get_features("xyz")
+
+
+def test_inputs_of_the_paper(flat_events):
+    momenta, process = torch.from_numpy(flat_events.momenta[:5]), flat_events.process
+    found = get_features("momenta+invariants")(momenta, process)
+    np.testing.assert_array_equal(found[:, :20].reshape(5, 5, 4), momenta)
+    np.testing.assert_array_equal(found[:, 20:], invariants(momenta, process))
 
 
 def test_constant_columns_are_left_out(flat_events):
@@ -102,6 +136,66 @@ def test_constant_columns_are_left_out(flat_events):
     assert not standardization.inside(moved).any()
 
 
+def test_inside_but_for_rounding():
+    """Edges of the range and of a hole belong to the domain, also if the last digits differ."""
+    x = torch.cat(
+        [torch.linspace(-20, -10, 300, dtype=torch.float64), torch.linspace(10, 30, 300, dtype=torch.float64)]
+    )
+    standardization = Standardization.fit(torch.stack([x, x.sin()], dim=1))
+    np.testing.assert_allclose(standardization.holes, [[0, -10, 10]])
+    np.testing.assert_array_equal(
+        [standardization.low, standardization.high], [[-20, x.sin().min()], [30, x.sin().max()]]
+    )
+    edges = torch.tensor([[-20.0], [-10.0], [10.0], [30.0]], dtype=torch.float64)
+    outwards = torch.tensor([[-1.0], [1.0], [-1.0], [1.0]], dtype=torch.float64)
+    points = edges + outwards * torch.cat([edges.abs() * torch.tensor([0.0, 0.5e-9, 1e-8]), torch.ones(4, 1)], dim=1)
+    inside = standardization.inside(torch.stack([points, 0 * points], dim=-1).flatten(0, 1)).reshape(4, 4)
+    assert inside.tolist() == [[True, True, False, False]] * 4
+    moved = standardization.to(torch.device("cpu"))
+    for name, values in standardization.tensors().items():
+        assert torch.equal(getattr(moved, name), values)
+
+
+@pytest.mark.parametrize(("gap", "holes"), [(39.9, 0), (40.1, 1), (119.0, 1), (121.0, 2)])
+def test_holes_are_forty_times_as_wide_as_distances_around_them(gap, holes):
+    """On both sides of it: events at distances of 1, of 1 and of 3, with a gap between each."""
+    steps = torch.ones(600, dtype=torch.float64)
+    steps[400:] = 3.0
+    steps[[200, 400]] = gap
+    x = steps.cumsum(0)
+    found = Standardization.fit(torch.stack([x.sin(), x], dim=1)).holes
+    expected = [[1, x[k - 1], x[k]] for k in (200, 400)][:holes]
+    np.testing.assert_array_equal(found, np.reshape(expected, (-1, 3)))
+
+
+def test_sparse_ends_have_no_holes():
+    """A hole has 64 distances on either side that it can be compared with."""
+    for n, holes in ((64, 0), (65, 1)):
+        for order in (1, -1):
+            steps = torch.ones(400, dtype=torch.float64)
+            steps[n] = 100.0
+            x = order * steps.cumsum(0)
+            assert len(Standardization.fit(x[:, None]).holes) == holes
+    for n, holes in ((256, 0), (257, 1)):  # too few values altogether, or just enough
+        steps = torch.ones(n, dtype=torch.float64)
+        steps[n // 2] = 100.0
+        assert len(Standardization.fit(steps.cumsum(0)[:, None]).holes) == holes
+
+
+def test_statistics_of_parts_are_those_of_the_whole():
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    mean, scale = _mean_and_scale([x[:7], x[7:30], x[30:]], 50)
+    torch.testing.assert_close(mean, x.mean(0))
+    torch.testing.assert_close(scale, x.std(0, correction=0))
+
+
+def test_constant_is_what_does_not_change_by_a_billionth():
+    """Of its size, whatever the unit."""
+    x = torch.randn(100, generator=torch.Generator().manual_seed(1), dtype=torch.float64).clamp(-3, 3)
+    raw = torch.stack([unit * (1 + change * x) for unit in (1e6, 1e-6) for change in (1e-10, 1e-7)], dim=1)
+    assert Standardization.fit(raw).columns.tolist() == [1, 3]
+
+
 def test_senseless_data_are_refused():
     with pytest.raises(AmpsureError, match="constant"):
         Standardization.fit(torch.ones(10, 3, dtype=torch.float64))
@@ -109,8 +203,12 @@ def test_senseless_data_are_refused():
         Standardization.fit(torch.tensor([[1.0, float("inf")], [2.0, 3.0]]))
     with pytest.raises(AmpsureError, match="asinh"):
         LogTarget.fit(torch.tensor([1.0, -1.0]))
+    with pytest.raises(AmpsureError, match="asinh"):
+        LogTarget.fit(torch.tensor([1.0, 0.0]))
     with pytest.raises(AmpsureError, match="equal"):
         LogTarget.fit(torch.ones(5))
+    with pytest.raises(AmpsureError, match="equal"):
+        LogTarget.fit(torch.full((7,), 1e-300, dtype=torch.float64))  # the mean of equal logarithms is off by rounding
     with pytest.raises(AmpsureError, match="zero"):
         AsinhTarget.fit(torch.tensor([0.0, 0.0, 0.0, 1.0]))
 
@@ -134,6 +232,48 @@ def test_exact_moments_agree_with_monte_carlo(target, y, syst, stat, seed):
     assert abs(found.amplitude.item() - sample.mean()) < 5 * spread
     kurtosis = np.mean((sample - sample.mean()) ** 4) / sample.var() ** 2
     assert abs(found.sigma_tot.item() ** 2 / sample.var() - 1) < 6 * np.sqrt((kurtosis - 1) / n)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("variances", [(0.04, 0.09), (0.2, 0.0), (0.0, 0.3)])
+@pytest.mark.parametrize("y", [-1.3, 0.0, 0.8])
+def test_exact_moments_are_integrals(target, variances, y):
+    """Gauss-Hermite quadrature over y; a part of a log-normal uncertainty is relative to the amplitude of the whole."""
+    x, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights /= weights.sum()
+
+    def mean_and_width(variance):
+        amplitude = target.inverse(torch.from_numpy(y + np.sqrt(variance) * x)).numpy()
+        mean = weights @ amplitude
+        return mean, np.sqrt(weights @ (amplitude - mean) ** 2)
+
+    found = target.moments(*(torch.tensor([v], dtype=torch.float64) for v in (y, *variances)))
+    mean, total = mean_and_width(sum(variances))
+    parts = [mean_and_width(v) for v in variances]
+    widths = [mean / m * width if target.name == "log" else width for m, width in parts]
+    assert [m.item() for m in found] == pytest.approx([mean, *widths, total], rel=1e-10, abs=1e-12 * total)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_linear_moments_follow_the_slope(target):
+    y = torch.linspace(-2, 2, 9, dtype=torch.float64, requires_grad=True)
+    amplitude = target.inverse(y)
+    (slope,) = torch.autograd.grad(amplitude.sum(), y)
+    torch.testing.assert_close(target.transform(amplitude), y)
+    torch.testing.assert_close(target.slope(amplitude), slope)
+    syst, stat = torch.full_like(y, 0.3), torch.full_like(y, 0.5)
+    found = target.moments(y, syst, stat, linear=True)
+    torch.testing.assert_close(found.amplitude, amplitude)
+    for sigma, variance in zip(found[1:], (0.3, 0.5, 0.8), strict=True):
+        torch.testing.assert_close(sigma, slope.abs() * np.sqrt(variance))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_targets_are_found_by_what_is_saved(target):
+    saved = describe(target)
+    assert get_target(saved.pop("name"))(**saved) == target
+    with pytest.raises(AmpsureError, match="'lgo'; known are log, asinh"):
+        get_target("lgo")
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)

@@ -58,10 +58,7 @@ def get_likelihood(name: str, **options: Any) -> Likelihood:
             raise AmpsureError(
                 f"The option {option!r} of the likelihood {name!r} must be of type {kind}, not {value!r}."
             )
-    try:
-        return LIKELIHOODS[name](**options)
-    except TypeError as error:
-        raise AmpsureError(f"The options of the likelihood {name!r} have a wrong type: {options}.") from error
+    return LIKELIHOODS[name](**options)
 
 
 def _nearest(word: str, known: list[str]) -> str:
