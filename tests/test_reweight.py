@@ -64,7 +64,7 @@ def test_weights_mean_what_they_say(trained, others):
     p, w = trained.predict(others.momenta), surrogate_weights(trained, others, members=True)
     inside, rate = p.in_domain, others.weights / others.truth
     np.testing.assert_allclose(w["surrogate"][inside], (rate * p.amplitude)[inside])
-    small = inside & (p.sigma_syst < 0.1 * p.amplitude)
+    small = inside & (p.sigma_tot < 0.1 * p.amplitude)
     up, down = w["surrogate_syst_up"] / w["surrogate"], w["surrogate_syst_down"] / w["surrogate"]
     np.testing.assert_allclose((up - down)[small] / 2, (p.sigma_syst / p.amplitude)[small], rtol=0.02)
     np.testing.assert_allclose(up * down, 1)
