@@ -345,6 +345,13 @@ def _affine(t: _Tracer, out: Tensor, bias: Tensor, x: Tensor, weights: Tensor, *
     return t.node("Add", t.node("MatMul", t.ref(x), t.ref(weights)), t.ref(bias))
 
 
+def _addcmul(t: _Tracer, out: Tensor, x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> str:
+    product = t.node("Mul", t.ref(a), t.ref(b))
+    if value != 1:
+        product = t.node("Mul", product, t.ref(value, out.dtype))
+    return t.node("Add", t.ref(x), product)
+
+
 _HANDLERS: dict[str, _Handler] = {
     **{
         name: _unary(operation)
@@ -369,6 +376,7 @@ _HANDLERS: dict[str, _Handler] = {
     **dict.fromkeys(("addmm", "baddbmm"), _affine),
     **dict.fromkeys(("view", "_unsafe_view"), _view),
     "rsub": _binary("Sub", swap=True),
+    "addcmul": _addcmul,
     "clamp_max": lambda t, out, x, high: _clamp(t, out, x, None, high),
     "gelu": lambda t, out, x, approximate="none": t.node("Gelu", t.ref(x), approximate=approximate),
     "pow": _pow,

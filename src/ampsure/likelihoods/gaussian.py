@@ -20,22 +20,20 @@ _WIDER = 10.0  # the distribution of wrong amplitudes
 
 
 def gaussian_nll(residual: Tensor, log_var: Tensor) -> Tensor:
-    """-log N(residual | 0, exp(log_var)); any shapes that broadcast."""
-    return 0.5 * (residual.square() * torch.exp(-log_var) + log_var + LOG_2PI)
+    """-log N(residual | 0, exp(log_var)); any shapes that broadcast. It can be differentiated once."""
+    nll: Tensor = _GaussianNLL.apply(residual, log_var)  # type: ignore[no-untyped-call]
+    return nll
 
 
 class _GaussianNLL(torch.autograd.Function):
-    """`gaussian_nll` with its first derivatives written out.
-
-    A training step of one network is bound by the number of calls on a GPU.
-    """
+    """With derivatives written out: a training step of one network is bound by the number of calls on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, residual: Tensor, log_var: Tensor) -> Tensor:
         weighted = residual * torch.exp(-log_var)
         ctx.save_for_backward(residual, weighted)
         ctx.shapes = residual.shape, log_var.shape
-        return torch.addcmul(log_var, residual, weighted).add_(LOG_2PI).mul_(0.5)
+        return torch.addcmul(log_var, residual, weighted).add(LOG_2PI).mul(0.5)  # not in place: graphs are made of it
 
     @staticmethod
     @once_differentiable
@@ -91,8 +89,7 @@ class Gaussian(Likelihood):
 
     def _nll(self, residual: Tensor, log_var: Tensor) -> Tensor:
         if not self.outliers:
-            nll: Tensor = _GaussianNLL.apply(residual, log_var)  # type: ignore[no-untyped-call]
-            return nll
+            return gaussian_nll(residual, log_var)
         return -torch.logaddexp(*self._components(residual, log_var))
 
     def _components(self, residual: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
