@@ -178,15 +178,14 @@ def _unary(operation: str) -> _Handler:
     return lambda t, out, x: t.node(operation, t.ref(x))
 
 
-def _binary(operation: str, *, swap: bool = False) -> _Handler:
+def _binary(operation: str) -> _Handler:
     def handler(t: _Tracer, out: Tensor, a: Any, b: Any, alpha: float = 1) -> str:
         if alpha != 1:
             b = b * alpha
         if operation == "Mul" and isinstance(b, int | float) and b == 1:
             return t.ref(a, out.dtype)
         dtype = torch.result_type(a, b)
-        x, y = t.ref(a, dtype), t.ref(b, dtype)
-        return t.node(operation, *((y, x) if swap else (x, y)))
+        return t.node(operation, t.ref(a, dtype), t.ref(b, dtype))
 
     return handler
 
@@ -345,6 +344,13 @@ def _affine(t: _Tracer, out: Tensor, bias: Tensor, x: Tensor, weights: Tensor, *
     return t.node("Add", t.node("MatMul", t.ref(x), t.ref(weights)), t.ref(bias))
 
 
+def _rsub(t: _Tracer, out: Tensor, x: Tensor, other: Any, alpha: float = 1) -> str:
+    scaled = t.ref(x, out.dtype)
+    if alpha != 1:
+        scaled = t.node("Mul", scaled, t.ref(alpha, out.dtype))
+    return t.node("Sub", t.ref(other, out.dtype), scaled)
+
+
 def _addcmul(t: _Tracer, out: Tensor, x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> str:
     product = t.node("Mul", t.ref(a), t.ref(b))
     if value != 1:
@@ -375,7 +381,7 @@ _HANDLERS: dict[str, _Handler] = {
     **dict.fromkeys(("clamp", "clamp_min"), _clamp),
     **dict.fromkeys(("addmm", "baddbmm"), _affine),
     **dict.fromkeys(("view", "_unsafe_view"), _view),
-    "rsub": _binary("Sub", swap=True),
+    "rsub": _rsub,
     "addcmul": _addcmul,
     "clamp_max": lambda t, out, x, high: _clamp(t, out, x, None, high),
     "gelu": lambda t, out, x, approximate="none": t.node("Gelu", t.ref(x), approximate=approximate),

@@ -33,7 +33,8 @@ class _GaussianNLL(torch.autograd.Function):
         weighted = residual * torch.exp(-log_var)
         ctx.save_for_backward(residual, weighted)
         ctx.shapes = residual.shape, log_var.shape
-        return torch.addcmul(log_var, residual, weighted).add(LOG_2PI).mul(0.5)  # not in place: graphs are made of it
+        twice = torch.addcmul(log_var, residual, weighted)
+        return torch.rsub(twice, 0.5 * LOG_2PI, alpha=-0.5)  # a sum in one call; not in place: graphs are made of it
 
     @staticmethod
     @once_differentiable

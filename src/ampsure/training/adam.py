@@ -31,7 +31,8 @@ class Adam:
     ) -> None:
         self._weights, self._betas, self._eps = weights, betas, eps
         self._decay, self._decoupled = weight_decay, decoupled
-        self._direct = one_rate and not (weight_decay and decoupled)
+        exact = weights.dtype == torch.float32  # a rate on the device is read in this precision
+        self._direct = one_rate and exact and not (weight_decay and decoupled)
         self._direction = weights if self._direct else torch.zeros_like(weights)  # (E, P)
         self._state = {"exp_avg": torch.zeros_like(weights), "exp_avg_sq": torch.zeros_like(weights)}
         self._state["step"] = torch.zeros((), device=weights.device)

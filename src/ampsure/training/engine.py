@@ -248,6 +248,7 @@ class Engine:
         self._losses = self._x.new_zeros(longest, groups, self._members)  # (steps, G, E)
         self._others = self._x.new_zeros(longest, groups)  # (steps, G), penalties and companions
         self._ones = [self._x.new_ones(groups * self._members), self._x.new_ones(groups)]
+        self._shares_of_batch = self._x.new_full((groups * self._members, self._batch), 1 / self._batch)
         self._counts = torch.arange(longest, device=device)[:, None]
         self._train = Replay(self._train_steps, generators=noise, enabled=graphs)
         self._refresh = Replay(self._refresh_optimizers, enabled=graphs)
@@ -346,11 +347,12 @@ class Engine:
     def _train_step(self, k: int, x: Tensor, y: Tensor) -> None:
         """Step k of a chunk: members see events (G, 1 or E, B, F), (G, 1 or E, B) and move; losses are noted."""
         out = self._posterior(self._spread(x), self.likelihood.detached)  # (G E, B, n_outputs)
-        loss = self.likelihood.loss(out, self._spread(y)).mean(1)  # (G E,)
+        loss = self.likelihood.loss(out, self._spread(y))  # (G E, B)
         mean = self.likelihood.mean(out)
         everyone = self._share.gather(mean.detach()) if self._posterior.is_repulsive else None
         penalty = self._posterior.penalty(mean, self._n, everyone)  # (G E,)
-        terms = [loss if penalty is None else loss + penalty]
+        terms = [loss] if penalty is None else [loss, penalty]
+        weights = [self._shares_of_batch, self._ones[0]][: len(terms)]
         others = [] if penalty is None else [penalty.unflatten(0, self._sum.shape).sum(1)]  # (G,) each
         if self._companion is not None:
             fixed = out.detach()
@@ -359,10 +361,11 @@ class Engine:
             means, _ = inverse_variance_mean(*everyone.unbind(2))
             others.append(self._companion.loss(x[:, 0], y[:, 0] - means))
             terms.append(others[-1])
+            weights.append(self._ones[1])
         if others:
             self._others[k].copy_(torch.stack(others).detach().sum(0))
         parameters = [p for stack in self._stacks for p in stack.parameters]
-        gradients = iter(torch.autograd.grad(terms, parameters, self._ones[: len(terms)]))
+        gradients = iter(torch.autograd.grad(terms, parameters, weights))
         for stack, optimizer in zip(self._stacks, self._optimizers, strict=True):
             gradient = stack.gather([next(gradients) for _ in stack.parameters])
             if self._decay is not None and stack is self._stacks[0]:
@@ -372,7 +375,7 @@ class Engine:
                 gradient.mul_((self.config.gradient_clip / norm.clamp_min(1e-30)).clamp_max(1.0))
             rate = self._rates[k][:, None].expand(-1, len(stack.weights) // len(self.trainings)).flatten()
             optimizer.update(rate)
-        self._losses[k].copy_(loss.detach().view_as(self._losses[k]))
+        torch.mean(loss.detach(), 1, out=self._losses[k].view(-1))
 
     def _spread(self, values: Tensor) -> Tensor:
         """(G, 1 or E, ...) -> (G E, ...), or without that axis if it is the same for all members there are."""
