@@ -16,7 +16,7 @@ from scipy import optimize, special, stats
 
 import ampsure
 from ampsure import AmpsureError, audit, fit, load_surrogate
-from ampsure.calibration import Calibration, VarianceCorrection
+from ampsure.calibration import Calibration, Pulls, VarianceCorrection
 from ampsure.config import resolve
 from ampsure.disturbances import BoxSmearing, Gap
 from ampsure.evaluation import BinnedReach, pulls_of
@@ -121,6 +121,26 @@ def test_ranks_of_scores():
     for level in (0.1, 0.5, 0.683, 0.95, 0.999):
         exact = sizes[int(np.ceil(50_001 * level)) - 1]
         assert exact <= many.reach(level) <= sizes[min(int(np.ceil(50_001 * level)) + 20, 49_999)]
+
+
+def test_pulls_of_networks_alone_are_wider_than_those_of_all_together():
+    """A scale from both kinds is that of all together, and scatters less than the few of these say by themselves."""
+    rng = np.random.default_rng(1)
+
+    def pulls(count):  # five networks with errors of their own in log sigma, and their harmonic mean
+        residual, log_variance = rng.standard_normal(count), 0.8 * rng.standard_normal((5, count))
+        together, alone = np.exp(-log_variance).mean(0), np.exp(-log_variance)
+        return torch.from_numpy(residual * together**0.5), torch.from_numpy(residual * alone**0.5)
+
+    scales = []
+    for _ in range(200):
+        (pull, alone), (_, crossed) = pulls(1000), pulls(3000)
+        together = Calibration(None, None).settled(pull).scale
+        both = Calibration(None, None).settled(pull, Pulls(crossed[0], alone, torch.ones(4000))).scale
+        scales.append((together, both))
+    (few, mean), (wide, narrow) = np.mean(scales, axis=0), np.std(scales, axis=0)
+    assert mean == pytest.approx(few, abs=4 * wide / np.sqrt(len(scales)))
+    assert narrow < 0.8 * wide
 
 
 def test_gaussian_intervals_without_calibration(events):

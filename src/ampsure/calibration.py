@@ -19,7 +19,7 @@ from ampsure.preprocessing import Standardization
 
 __all__ = ["REVISION", "Calibration", "VarianceCorrection", "calibration_inputs", "conformal_rank", "conformal_reach"]
 
-REVISION = 2
+REVISION = 3
 """Of how calibrations are learned: what was measured with an earlier one is measured again."""
 
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
@@ -48,11 +48,17 @@ class VarianceCorrection(Likelihood):
         right, wrong = self._components(out, y)
         return torch.sigmoid(right - wrong)
 
+    def pull(self, out: Tensor, y: Tensor) -> Tensor:
+        """Residual in units of the corrected standard deviation: (E, B, 2), (B, 3) -> (E, B)."""
+        return y[..., 0] / self._variance(out, y).sqrt()
+
+    def _variance(self, out: Tensor, y: Tensor) -> Tensor:
+        return bounded(out[..., 0]).exp() * y[..., 1] + y[..., 2]
+
     def _components(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Logarithms of the weighted densities of right and wrong amplitudes."""
-        residual, corrected, added = y.unbind(-1)
-        log_factor, odds = out.unbind(-1)
-        log_var = (bounded(log_factor).exp() * corrected + added).log()
+        residual, odds = y[..., 0], out[..., 1]
+        log_var = self._variance(out, y).log()
         pull, odds = residual.abs() * torch.exp(-0.5 * log_var), odds.clamp(_FEWEST, _MOST)
         right = -0.5 * (pull.square() + LOG_2PI) - softplus(odds)
         wrong = -torch.log1p(pull) - log(2 * log(1 + _LARGEST)) - softplus(-odds)
@@ -90,6 +96,21 @@ def conformal_reach(scores: Tensor, count: int, level: float) -> float:
     """How far the next of `count` scores, some of which are kept, lies with probability `level`, or more."""
     rank = conformal_rank(count, level)
     return inf if rank is None else float(scores[np.searchsorted(_ranks(count), rank)])
+
+
+@dataclass(frozen=True)
+class Pulls:
+    """Pulls from networks of a calibration alone, which are a little wider than those from all of them together.
+
+    Args:
+        pull: (M,) of the events they were trained on, each from the network that has not seen it.
+        alone: (K, N) of the last events, which none has seen, from each network.
+        right: (N + M,) probability of each amplitude, the last ones first, not to be wrong.
+    """
+
+    pull: Tensor
+    alone: Tensor
+    right: Tensor
 
 
 @dataclass(frozen=True)
@@ -132,23 +153,26 @@ class Calibration:
         square = self.scale**2
         return self.shift * (corrected + variance_stat).sqrt(), square * corrected, square * variance_stat
 
-    def settled(self, pull: Tensor, crossed: Tensor | None = None, right: Tensor | None = None) -> Calibration:
+    def settled(self, pull: Tensor, crossed: Pulls | None = None) -> Calibration:
         """With shift, scale and scores from pulls (N,) of events that neither networks nor members have seen.
 
         A pull is measured from the mean of all others, as the one to come will be. Few pulls teach no shift or scale.
-
-        Args:
-            crossed: (M,) pulls of other events, each from the network that has not seen it: they fix shift and scale
-                as well, but a promise can be made with the first ones alone.
-            right: (N + M,) probability of each amplitude not to be wrong: as much it counts for shift and scale.
         """
         count, shift, scale, size = len(pull), 0.0, 1.0, pull.double().abs()
-        known = pull.double() if crossed is None else torch.cat([pull, crossed]).double()
+        known = pull.double() if crossed is None else torch.cat([pull, crossed.pull]).double()
         if len(known) >= _ENOUGH:
-            weight = torch.ones_like(known) if right is None else right.double()
+            weight = torch.ones_like(known) if crossed is None else crossed.right.double()
             shift = float((weight * known).sum() / weight.sum())
             size = (pull.double() - shift).abs() * len(known) / (len(known) - 1)
-            scale = _quantile((known - shift).abs(), weight, _ONE_SIGMA)
+
+            def one_sigma(pulls: Tensor, weight: Tensor) -> float:
+                return _quantile((pulls.double() - shift).abs(), weight, _ONE_SIGMA)
+
+            scale = one_sigma(pull, weight[:count])
+            if crossed is not None:
+                others = one_sigma(crossed.pull, weight[count:])
+                alone = np.exp(np.mean([np.log(one_sigma(each, weight[:count])) for each in crossed.alone]))
+                scale *= float(others / alone) ** (len(crossed.pull) / len(known))
         scores = size.sort().values.cpu()[torch.from_numpy(_ranks(count))] / scale
         return replace(self, shift=shift, scale=scale, scores=scores, count=count)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ampsure._version import versions
-from ampsure.calibration import Calibration, VarianceCorrection, calibration_inputs
+from ampsure.calibration import Calibration, Pulls, VarianceCorrection, calibration_inputs
 from ampsure.config import Config
 from ampsure.errors import AmpsureError
 from ampsure.generation.settings import Cuts
@@ -194,12 +194,13 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[Wanted, 
         last = learned.inputs(x[n:], syst[n:], stat[n:]).to(x.dtype)
         all_of, each_of = (torch.cat([stack(c) for c in part.split(8192)], dim=1) for part in (last, seen))  # (K, N, 2)
         together = torch.stack([-bounded(all_of[..., 0]).neg().exp().mean(0).log(), all_of[..., 1].mean(0)], dim=1)
-        alone = each_of.gather(0, folds[None, :, None].expand(1, -1, 2))[0]  # by the network that left an event out
-        told, given = torch.cat([together, alone]), torch.cat([given[n:], given[:n]])
-        pull = given[:, 0] / (bounded(told[:, 0]).exp() * given[:, 1] + given[:, 2]).sqrt()
+        crossed = each_of.gather(0, folds[None, :, None].expand(1, -1, 2))[0]  # by the network that left an event out
+        told, given = torch.cat([together, crossed]), torch.cat([given[n:], given[:n]])
         right = likelihood.right(told, given)
-    if count := len(y) - n:
-        learned = learned.settled(pull[:count], pull[count:], right)
+        count = len(y) - n
+        pull, alone = (likelihood.pull(out, given[: out.shape[-2]]) for out in (told, all_of))
+    if count:
+        learned = learned.settled(pull[:count], Pulls(pull[count:], alone, right))
     surrogate.calibration = learned
     return histories[0]
 
