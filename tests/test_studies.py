@@ -131,6 +131,34 @@ def test_interrupted_studies_keep_their_results(smoke_events, tmp_path, monkeypa
         assert a["measured"] == b["measured"]
 
 
+def test_some_cases_of_a_study_first(run, smoke_events, tmp_path, monkeypatch):
+    """They are measured as in the whole study, and kept; what is measured again is no other than these."""
+    monkeypatch.setitem(PRESETS, "smoke", replace(SMOKE, epochs=1))
+    ampsure.save(smoke_events, tmp_path / "events.h5")
+    command = ("study", "run", "likelihoods", "--data", "events.h5", "--device", "cpu")
+    one, path = ("--where", "method=mse", "--where", "run=0"), tmp_path / "studies/likelihoods-smoke.json"
+    code, out, _ = run(*command, *one)
+    assert code == 0
+    first = json.loads(path.read_text())
+    assert f"{len(get_study('likelihoods').grid(SMOKE)) - len(first['cases'])} cases are missing" in out
+    assert all(case["labels"].items() >= {"method": "mse", "run": 0}.items() for case in first["cases"])
+    assert first["verdicts"] == []
+    assert run(*command)[0] == 0
+    whole = json.loads(path.read_text())
+    assert all(case in whole["cases"] for case in first["cases"])
+    assert len(whole["verdicts"]) == 3
+    assert run(*command, *one, "--remeasure")[0] == 0
+    assert json.loads(path.read_text())["cases"] == whole["cases"]
+    for wrong, words in (
+        ("method=msee", "method is one of mse"),
+        ("methd=mse", "its cases have"),
+        ("method", "--where takes LABEL=VALUE"),
+    ):
+        code, _, errors = run(*command, "--where", wrong)
+        assert code == 2
+        assert words in errors
+
+
 def test_false_claims_are_refuted(smoke_events, tmp_path):
     """The same study on data without the claimed spread must say so."""
     flat = replace(smoke_events, truth=smoke_events.truth**0.2, amplitude=smoke_events.truth**0.2)

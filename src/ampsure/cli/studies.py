@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import ampsure
+from ampsure.errors import AmpsureError
 from ampsure.io import replacing
 from ampsure.report.style import save_figure
 from ampsure.studies import (
@@ -35,6 +36,7 @@ from .common import (
     app,
     connected,
     console,
+    parse_value,
     process_of,
     progress,
     tell,
@@ -82,6 +84,10 @@ def run(
     process: ProcessOption = None,
     output: OutputOption = Path("studies"),
     cache: CacheOption = Path("studies/cache"),
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL=VALUE", help="Only cases with this label, such as method=recommended."),
+    ] = None,
     remeasure: Annotated[bool, typer.Option(help="Measure again what was measured before.")] = False,
     cluster: ClusterOption = None,
     workers: WorkersOption = None,
@@ -91,7 +97,7 @@ def run(
     Example: `ampsure study run box-smearing --preset smoke`
     """
     chosen = list(STUDIES.values()) if name == "all" else [get_study(name)]
-    size = get_preset(preset)
+    size, labels = get_preset(preset), _labels(where or [])
     gpu = cluster is None and find_device(device).type == "cuda"
     with connected(cluster, workers) as pool:
         if data is None:
@@ -99,7 +105,7 @@ def run(
                 events = study_events(size, cache, generating, pool)
         else:
             events = ampsure.load(data, process=process_of(process))
-        options: dict[str, Any] = {"device": device, "remeasure": remeasure, "tell": tell}
+        options: dict[str, Any] = {"where": labels, "device": device, "remeasure": remeasure, "tell": tell}
         try:
             if pool is not None:
                 started = time.monotonic()
@@ -108,7 +114,7 @@ def run(
                         _print_record(record, output, time.monotonic() - started)
                 return
             for study in chosen:
-                count, seconds = cost(study, size, gpu)
+                count, seconds = cost(study, size, gpu, labels)
                 if seconds > 60:
                     console.print(f"{study.name}: {count} trainings, about {_duration(seconds)} if none is cached.")
                 started = time.monotonic()
@@ -141,13 +147,27 @@ def report(
         console.print(f"{len(records)} studies: {escape(str(path))}")
 
 
+def _labels(assignments: list[str]) -> dict[str, Any]:
+    """['method=mse', 'run=0'] as labels of cases."""
+    labels = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise AmpsureError(f"--where takes LABEL=VALUE, e.g. method=recommended, not {assignment!r}.")
+        labels[name] = parse_value(text)
+    return labels
+
+
 def _print_record(record: Record, output: Path, seconds: float) -> None:
     for verdict in record.verdicts:
         console.print(f"[{_COLOURS[verdict.outcome]}]{verdict.claim} {verdict.outcome}[/] {escape(verdict.text)}")
         for check in verdict.checks:
             console.print(f"    {escape(str(check))}", highlight=False, soft_wrap=True)
-    where = output / f"{record.study}-{record.preset}"
-    console.print(f"{escape(str(where))}.json, .pdf, .png written after {seconds:.0f} s.")
+    where = escape(str(output / f"{record.study}-{record.preset}"))
+    if record.missing:
+        console.print(f"{where}.json written after {seconds:.0f} s; {record.missing} cases are missing for a verdict.")
+    else:
+        console.print(f"{where}.json, .pdf, .png written after {seconds:.0f} s.")
 
 
 def _duration(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -51,13 +51,14 @@ Measure = Callable[[Surrogate, Events, Case], dict[str, Any]]
 
 @dataclass
 class Record:
-    """A finished study: what was run, measured and found."""
+    """A study: what was run, measured and found; there are verdicts when no case is missing."""
 
     study: str
     preset: str
     results: Results
     verdicts: list[Verdict]
     provenance: dict[str, Any]
+    missing: int = 0
 
 
 def study_events(
@@ -79,6 +80,7 @@ def run_study(
     output: Path,
     cache: Path,
     *,
+    where: Mapping[str, Any] | None = None,
     device: str = "auto",
     remeasure: bool = False,
     tell: Tell = lambda _: None,
@@ -90,10 +92,11 @@ def run_study(
         events: the undisturbed data.
         output: folder of results; cases measured there before are not repeated.
         cache: folder of trained surrogates, shared by all studies.
+        where: labels of the cases to run now; figure and verdicts wait until none of the others is missing.
         remeasure: measure again what was measured before.
         tell: called with a sentence before each fleet of trainings.
     """
-    run = _Run(study, preset, events, output, remeasure)
+    run = _Run(study, preset, events, output, where or {}, remeasure)
     workers = 8 if find_device(device).type == "cuda" else 1  # a GPU leaves the cores idle
 
     def measure(group: dict[str, Case]) -> None:
@@ -114,7 +117,7 @@ def run_study(
     if there:
         measure(there)
     for number, fleet in enumerate(groups, start=1):
-        tell(f"fleet {number} of {len(groups)}: {_size(fleet)}; first: {_words(next(iter(fleet.values())))}")
+        tell(f"fleet {number} of {len(groups)}: {_size(fleet)}; first: {_words(next(iter(fleet.values())).labels)}")
         _train(fleet, events, cache, device, report and _Leader(report, f"fleet {number}"))
         measure(fleet)
     return run.finish()
@@ -128,6 +131,7 @@ def run_studies(
     cache: Path,
     cluster: Cluster,
     *,
+    where: Mapping[str, Any] | None = None,
     device: str = "auto",
     remeasure: bool = False,
     tell: Tell = lambda _: None,
@@ -145,7 +149,7 @@ def run_studies(
     trained: dict[str, Any] = {}  # futures, by key
     measured: dict[Any, tuple[_Run, str]] = {}
     for study in studies:
-        run = _Run(study, preset, events, output, remeasure)
+        run = _Run(study, preset, events, output, where or {}, remeasure)
         new = {k: case for k, case in run.missing.items() if k not in trained and not _is_trained(k, cache)}
         for number, fleet in enumerate(_fleets(new, events, "cpu"), start=1):
             tell(f"{study.name}, fleet {number}: {_size(fleet)}")
@@ -166,7 +170,9 @@ def run_studies(
 class _Run:
     """A study at work: what is measured stays measured."""
 
-    def __init__(self, study: Study, preset: Preset, events: Events, output: Path, remeasure: bool) -> None:
+    def __init__(
+        self, study: Study, preset: Preset, events: Events, output: Path, where: Mapping[str, Any], remeasure: bool
+    ) -> None:
         if events.process != get_process("gg_yyg"):
             given = f"not {events.process.name!r}: give its events, or say --process gg_yyg if they are"
             raise AmpsureError(f"The studies are about the process gg_yyg, {given}.")
@@ -174,8 +180,12 @@ class _Run:
         self._path = output / f"{study.name}-{preset.name}.json"
         self._data_key, cases = checksum(events), study.grid(preset)
         self._cases = [(case, _key(case, self._data_key)) for case in cases]
-        self._known = {} if remeasure else _measured(self._path)
-        self.missing = {key: case for case, key in self._cases if key not in self._known}
+        wanted = {key: case for case, key in self._cases if where.items() <= case.labels.items()}
+        if where and not wanted:
+            raise AmpsureError(f"No case of study {study.name!r} has {_words(where)}; {_choice(cases, where)}.")
+        known = _measured(self._path)
+        self._known = {key: known[key] for key in known if not (remeasure and key in wanted)}
+        self.missing = {key: case for key, case in wanted.items() if key not in self._known}
 
     def keep(self, measured: dict[str, dict[str, Any]]) -> None:
         """Measurements by key."""
@@ -185,6 +195,8 @@ class _Run:
 
     def finish(self) -> Record:
         results = self._results()
+        if absent := len(self._cases) - len(results.cases):
+            return Record(self._study.name, self._preset.name, results, [], {}, absent)
         results.data = (
             {} if self._study.measure_data is None else _rounded(as_json(self._study.measure_data(self._events)))
         )
@@ -221,6 +233,18 @@ def _fleets(cases: dict[str, Case], events: Events, device: str) -> list[dict[st
 def _size(fleet: dict[str, Case]) -> str:
     members = sum(case.config.posterior.members for case in fleet.values())
     return f"{len(fleet)} trainings, {members} networks at once"
+
+
+def _choice(cases: Iterable[Case], where: Mapping[str, Any]) -> str:
+    """What there is instead of labels that no case has."""
+    labels = [case.labels for case in cases]
+    for name in where:
+        if there := dict.fromkeys(str(found[name]) for found in labels if name in found):
+            if str(where[name]) not in there:
+                return f"{name} is one of {', '.join(there)}"
+        else:
+            return f"its cases have {', '.join(dict.fromkeys(key for found in labels for key in found)) or 'no labels'}"
+    return "each of these, but not together"
 
 
 def _train(
@@ -313,8 +337,8 @@ def _key(case: Case, data_key: str) -> str:
     return sha256(text.encode()).hexdigest()[:20]
 
 
-def _words(case: Case) -> str:
-    return ", ".join(f"{name} {value}" for name, value in case.labels.items())
+def _words(labels: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in labels.items())
 
 
 def _measured(path: Path) -> dict[str, dict[str, Any]]:
@@ -385,14 +409,15 @@ def load_record(study: Study, path: Path) -> Record | None:
         return Record(study.name, found["preset"]["name"], results, verdicts, provenance)
 
 
-def cost(study: Study, preset: Preset, gpu: bool) -> tuple[int, float]:
+def cost(study: Study, preset: Preset, gpu: bool, where: Mapping[str, Any] | None = None) -> tuple[int, float]:
     """Number of trainings of a study and a rough guess of their seconds, nothing cached, alike ones at once.
 
     The rates are those of `python -m benchmarks.training` on two cores and on an H200.
     """
     groups: dict[str, list[Case]] = {}
     for case in study.grid(preset):
-        groups.setdefault(alike(case.config), []).append(case)
+        if (where or {}).items() <= case.labels.items():
+            groups.setdefault(alike(case.config), []).append(case)
     return sum(map(len, groups.values())), sum(_seconds(group, preset.events, gpu) for group in groups.values())
 
 
