@@ -443,7 +443,27 @@ def test_constant_residuals_are_predictable():
     assert found.value > 0.98
 
 
-@pytest.mark.parametrize("residual", [np.array([]), np.ones(3), np.zeros(100)], ids=len)
+def test_predictability_follows_from_what_it_is_given():
+    """Its seed, the size of its network and its epochs; ten residuals are enough, in any unit."""
+    rng = np.random.default_rng(3)
+    x, residual = torch.from_numpy(rng.normal(size=(10, 2))), rng.normal(size=10)
+    found = predictability(x, residual)
+    assert predictability(x, residual) == found
+    assert predictability(x, 2.0**-20 * residual) == found
+    for options in ({"seed": 1}, {"hidden": (8,)}, {"epochs": 1}):
+        assert predictability(x, residual, **options) != found
+
+
+def test_no_more_than_all_of_it_is_predictable():
+    """Rare, large residuals, all of them a bias, whatever share of them is in the half that is judged."""
+    x = torch.zeros(2000, 1)
+    x[::50] = 5.0
+    for seed in range(3):
+        found = predictability(x, 1e-3 * x[:, 0].numpy().astype(float), seed=seed)
+        assert 0.99 < found.value <= 1.0
+
+
+@pytest.mark.parametrize("residual", [np.array([]), np.ones(9), np.zeros(100)], ids=len)
 def test_too_little_to_learn_from(residual):
     with pytest.raises(AmpsureError, match="ten residuals"):
         predictability(torch.zeros(len(residual), 2), residual)

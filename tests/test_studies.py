@@ -85,9 +85,9 @@ def test_smoke(name, smoke_events, folder):
         assert case["trained"]["precision"] == "float32"
     for kind in ("pdf", "png"):
         assert (folder / f"{name}-smoke.{kind}").stat().st_size > 5000
-    if study.table is not None:
-        header, rows = study.table(record.results)
-        assert all(len(row) == len(header) for row in rows)
+    for table in study.tables(record.results):
+        assert table.rows
+        assert all(len(row) == len(table.header) for row in table.rows)
 
 
 def test_a_study_goes_on_where_it_was(smoke_events, folder, monkeypatch):

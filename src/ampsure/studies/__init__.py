@@ -31,7 +31,7 @@ from . import (
 )
 from .presets import PRESETS, Preset
 from .runner import Record, cost, load_record, run_studies, run_study, study_events
-from .study import Case, Check, Claim, Estimate, Results, Study, Verdict
+from .study import Case, Check, Claim, Estimate, Results, Study, Table, Verdict
 
 __all__ = [
     "PRESETS",
@@ -44,6 +44,7 @@ __all__ = [
     "Record",
     "Results",
     "Study",
+    "Table",
     "Verdict",
     "cost",
     "get_preset",

@@ -14,7 +14,7 @@ from ampsure.surrogate import Surrogate
 from .curves import finish
 from .measure import overview
 from .presets import Preset
-from .study import Case, Check, Claim, Estimate, Results, Study
+from .study import Case, Check, Claim, Estimate, Results, Study, Table
 
 PAPER, RECOMMENDED = "paper", "recommended"
 EPOCHS: dict[str, dict[str, tuple[int, ...]]] = {
@@ -45,7 +45,7 @@ def measure(surrogate: Surrogate, events: Events, case: Case) -> dict[str, Any]:
     return {"seconds": seconds, **overview(surrogate.predict(events.momenta), events)}
 
 
-def table(results: Results) -> tuple[list[str], list[list[str]]]:
+def tables(results: Results) -> list[Table]:
     header = ["recipe", "epochs", "seconds", "mean |Δ|", "median |Δ|", "99 % of |Δ|", "pull width", "68 %", "KS"]
     rows = []
     for name in (PAPER, RECOMMENDED):
@@ -55,7 +55,7 @@ def table(results: Results) -> tuple[list[str], list[list[str]]]:
             pull = m["pulls"]["total"]
             shape = [f"{pull['width']:.3f}", f"{pull['coverage68']:.1%}", f"{pull['ks']:.4f}"]
             rows.append([name, str(epochs), f"{m['seconds']:.1f}", *accuracy, *shape])
-    return header, rows
+    return [Table(header, rows)]
 
 
 def figure(results: Results) -> Figure:
@@ -93,6 +93,6 @@ STUDY = Study(
     grid=grid,
     measure=measure,
     figure=figure,
-    table=table,
+    tables=tables,
     claims=(Claim("O1", "For the same time of training, ten times the accuracy of the paper's recipe.", gain),),
 )

@@ -13,7 +13,7 @@ from ampsure.report.style import colour, panels
 from .curves import finish
 from .measure import standard
 from .presets import Preset
-from .study import Case, Check, Claim, Estimate, Results, Study
+from .study import Case, Check, Claim, Estimate, Results, Study, Table
 
 RECIPES = ("paper", "accurate")
 SHARES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.8)
@@ -76,13 +76,13 @@ def figure(results: Results) -> Figure:
     return drawn
 
 
-def table(results: Results) -> tuple[list[str], list[list[str]]]:
+def tables(results: Results) -> list[Table]:
     rows = []
     for recipe in RECIPES:
         for n in results.labels("events", recipe=recipe):
             found = [results.estimate(f"accuracy.{k}", recipe=recipe, events=n).value for k in ("mean", "median")]
             rows.append([recipe, str(n), *(f"{value:.2e}" for value in found)])
-    return ["recipe", "training events", "mean |Δ|", "median |Δ|"], rows
+    return [Table(["recipe", "training events", "mean |Δ|", "median |Δ|"], rows)]
 
 
 def scaling(results: Results) -> list[Check]:
@@ -97,7 +97,7 @@ STUDY = Study(
     grid=grid,
     measure=standard,
     figure=figure,
-    table=table,
+    tables=tables,
     claims=(
         Claim(
             "O2",

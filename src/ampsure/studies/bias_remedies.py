@@ -12,7 +12,7 @@ from ampsure.report.style import panels
 from .bias_table import measure
 from .curves import draw_curve, finish
 from .presets import Preset
-from .study import Case, Check, Claim, Results, Study, estimate
+from .study import Case, Check, Claim, Results, Study, Table, estimate
 
 REMEDIES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -51,14 +51,15 @@ def figure(results: Results) -> Figure:
     return drawn
 
 
-def table(results: Results) -> tuple[list[str], list[list[str]]]:
+def tables(results: Results) -> list[Table]:
     paths = ("largest", "bias.share_positive", "accuracy.mean", "accuracy.median", "accuracy.quantile99")
     rows = [
         [network, remedy, *(f"{results.estimate(path, network=network, remedy=remedy).value:.2e}" for path in paths)]
         for network in NETWORKS
         for remedy in REMEDIES
     ]
-    return ["network", "loss", "<Δ>, largest 0.1 %", "share Δ > 0", "mean |Δ|", "median |Δ|", "99 % of |Δ|"], rows
+    header = ["network", "loss", "<Δ>, largest 0.1 %", "share Δ > 0", "mean |Δ|", "median |Δ|", "99 % of |Δ|"]
+    return [Table(header, rows)]
 
 
 def cured(results: Results) -> list[Check]:
@@ -77,6 +78,6 @@ STUDY = Study(
     grid=grid,
     measure=measure,
     figure=figure,
-    table=table,
+    tables=tables,
     claims=(Claim("O3", "Weighing events by sigma lowers the bias of large amplitudes.", cured),),
 )

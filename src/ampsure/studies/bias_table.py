@@ -17,7 +17,7 @@ from ampsure.surrogate import Surrogate
 from .curves import finish
 from .measure import overview, shares
 from .presets import Preset
-from .study import Case, Check, Claim, Estimate, Results, Study, estimate
+from .study import Case, Check, Claim, Estimate, Results, Study, Table, estimate
 
 Floats = NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def _largest(delta: Floats, truth: Floats, share: float = 0.001) -> float:
     return float(delta[truth >= np.quantile(truth, 1 - share)].mean())
 
 
-def table(results: Results) -> tuple[list[str], list[list[str]]]:
+def tables(results: Results) -> list[Table]:
     """The rows of the paper's table, means over runs."""
     header = ["network", "of", "neg. Δ", "sum neg. Δ", "pos. Δ", "sum pos. Δ"]
     rows = []
@@ -93,7 +93,7 @@ def table(results: Results) -> tuple[list[str], list[list[str]]]:
                 for column, v in zip(columns, values, strict=True)
             ]
             rows.append([name, of, *texts])
-    return header, rows
+    return [Table(header, rows)]
 
 
 def figure(results: Results) -> Figure:
@@ -145,7 +145,7 @@ STUDY = Study(
     grid=grid,
     measure=measure,
     figure=figure,
-    table=table,
+    tables=tables,
     claims=(
         Claim(
             "R3",

@@ -18,7 +18,7 @@ from ampsure.surrogate import Surrogate
 
 from .measure import THRESHOLD
 from .presets import Preset
-from .study import Case, Check, Claim, Estimate, Results, Study
+from .study import Case, Check, Claim, Estimate, Results, Study, Table
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -137,13 +137,17 @@ COLUMNS = (
 )
 
 
-def table(results: Results) -> tuple[list[str], list[list[str]]]:
-    rows = []
-    for situation in results.labels("situation"):
-        for method in results.labels("method", situation=situation):
-            m = next(results.where(situation=situation, method=method))
-            rows.append([situation, method, *(_text(m, path, text) for _, path, text in COLUMNS)])
-    return ["situation", "method", *(name for name, _, _ in COLUMNS)], rows
+def tables(results: Results) -> list[Table]:
+    """All of the recommended method, then one column after the other for all methods."""
+    situations, methods = results.labels("situation"), [m for m in METHODS if m in results.labels("method")]
+    found = {(c["labels"]["situation"], c["labels"]["method"]): c["measured"] for c in results.cases}
+    own = [s for s in situations if (s, RECOMMENDED) in found]
+    rows = [[s, *(_text(found[s, RECOMMENDED], path, text) for _, path, text in COLUMNS)] for s in own]
+    made = [Table(["situation", *(name for name, _, _ in COLUMNS)], rows, "The recommended method")]
+    for name, path, text in COLUMNS:
+        rows = [[s, *(_text(found.get((s, m), {}), path, text) for m in methods)] for s in situations]
+        made.append(Table(["situation", *methods], [row for row in rows if any(row[1:])], name))
+    return made
 
 
 def _text(measured: dict[str, Any], path: str, text: str) -> str:
@@ -208,7 +212,7 @@ STUDY = Study(
     grid=grid,
     measure=measure,
     figure=figure,
-    table=table,
+    tables=tables,
     claims=(
         Claim("O4", "The recommended method is calibrated in every situation.", calibrated),
         Claim("O5", "It finds noise, gaps and wrong amplitudes for what they are.", honest),

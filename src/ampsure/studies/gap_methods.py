@@ -22,7 +22,7 @@ from ampsure.surrogate import Surrogate
 from .curves import finish
 from .measure import THRESHOLD
 from .presets import Preset
-from .study import Case, Check, Claim, Estimate, Results, Study
+from .study import Case, Check, Claim, Estimate, Results, Study, Table
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -111,7 +111,7 @@ def rows_of(results: Results, width: float) -> list[tuple[str, dict[str, Any], d
     return rows
 
 
-def table(results: Results) -> tuple[list[str], list[list[str]]]:
+def tables(results: Results) -> list[Table]:
     header = ["gap / GeV", "method", "mean |Δ| inside", "outside", "error ratio", "σ_stat ratio"]
     header += ["|err| < σ_stat inside", "outside", "|err| < σ_tot inside", "outside", "training / s"]
     rows = []
@@ -122,7 +122,7 @@ def table(results: Results) -> tuple[list[str], list[list[str]]]:
             ratios = [f"{m['error_ratio']:.1f}", "-" if quiet else f"{told['sigma_ratio']:.1f}"]
             covered = [f"{told[k][place]:.1%}" for k in ("covered", "covered_total") for place in ("inside", "outside")]
             rows.append([f"±{width:g}", method, *errors, *ratios, *covered, f"{m['seconds']:.0f}"])
-    return header, rows
+    return [Table(header, rows)]
 
 
 def figure(results: Results) -> Figure:
@@ -178,7 +178,7 @@ STUDY = Study(
     grid=grid,
     measure=measure,
     figure=figure,
-    table=table,
+    tables=tables,
     claims=(
         Claim("O6", "In gaps σ_stat of the recommended method covers the error of 68 % of the points.", ensembles),
         Claim("O7", "So does that of a single network.", single),

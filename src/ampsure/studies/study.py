@@ -20,7 +20,7 @@ from ampsure.surrogate import Surrogate
 
 from .presets import Preset
 
-__all__ = ["Case", "Check", "Claim", "Estimate", "Results", "Study", "Verdict", "estimate", "ratio"]
+__all__ = ["Case", "Check", "Claim", "Estimate", "Results", "Study", "Table", "Verdict", "estimate", "ratio"]
 
 Floats = NDArray[np.float64]
 Outcome = Literal["confirmed", "refuted", "inconclusive"]
@@ -192,6 +192,15 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Header and rows of text, and what they are about if a study has several."""
+
+    header: list[str]
+    rows: list[list[str]]
+    title: str = ""
+
+
+@dataclass(frozen=True)
 class Study:
     """A figure or a table of the paper.
 
@@ -204,7 +213,7 @@ class Study:
         figure: drawn from the results alone.
         claims: of the paper, or ours.
         measure_data: of all events, where a study needs no training.
-        table: a header and rows of text, where the paper has a table.
+        tables: of the results alone, where a figure does not say it all.
     """
 
     name: str
@@ -215,4 +224,4 @@ class Study:
     figure: Callable[[Results], Figure]
     claims: tuple[Claim, ...]
     measure_data: Callable[[Events], dict[str, Any]] | None = None
-    table: Callable[[Results], tuple[list[str], list[list[str]]]] | None = None
+    tables: Callable[[Results], list[Table]] = lambda _: []

@@ -54,8 +54,9 @@ def markdown_report(records: Sequence[Record]) -> str:
         study = STUDIES[record.study]
         with using(record):
             blocks += [f"## {study.title}", f"`{study.name}`, {study.label}. {_run_in_words(record)}"]
-            if study.table is not None:
-                blocks.append(_markdown_table(*study.table(record.results)))
+            for table in study.tables(record.results):
+                blocks += [f"{table.title}:"] if table.title else []
+                blocks.append(_markdown_table(table.header, table.rows))
         blocks.append(f"![{study.title}]({study.name}-{record.preset}.png)")
     return "\n\n".join(blocks) + "\n"
 
@@ -89,9 +90,9 @@ def _study(record: Record) -> p.Html:
     if figure.get_figwidth() < 6:  # one panel does not need the width of a page
         drawn = p.figures(drawn)
     tables = []
-    if study.table is not None:
-        header, rows = study.table(record.results)
-        tables.append(p.table(rows, header))
+    for table in study.tables(record.results):
+        tables += [p.paragraph(table.title)] if table.title else []
+        tables.append(p.table(table.rows, table.header))
     judged = [
         p.join(
             p.verdict(_badge(verdict), [p.formula(f"{verdict.claim}: {verdict.text}")], _KINDS[verdict.outcome]),
