@@ -17,6 +17,7 @@ from scipy import integrate, stats
 from ampsure import AmpsureError, Events
 from ampsure.evaluation import (
     BinnedReach,
+    Observable,
     accuracy,
     as_json,
     bias,
@@ -37,6 +38,7 @@ from ampsure.evaluation import (
     relative_deviation,
     summarise_pull,
 )
+from ampsure.evaluation import judgement as rooms
 from ampsure.prediction import Prediction
 
 POSITIVE = st.floats(1e-3, 1e3)
@@ -618,6 +620,76 @@ def test_small_faults_are_no_faults_however_significant(flat_events, scale, blam
     heavy = many.final_state_mass > np.median(many.final_state_mass)
     verdict = judge(*made_up(many, scale=np.where(heavy, scale, 1.0)), bins=2).verdict
     assert any("of the events;" in sentence for sentence in verdict) == blamed
+
+
+@pytest.mark.parametrize("few", [5, 12])
+def test_a_bin_is_blamed_by_chance_as_often_as_allowed(monkeypatch, few):
+    """Pulls of a unit Gaussian, some of them in a bin of their own, with no fault too small to be named."""
+    monkeypatch.setattr(rooms, "LOCAL_TOLERANCE", 0.0)
+    n, trials, allowed, blamed = 1000, 1500, 0.1, {"Over": 0, "Under": 0}
+    rng, own = np.random.default_rng(0), Observable("x", "x", "", np.repeat([0.0, 1.0], [few, n - few]))
+    for _ in range(trials):
+        pull = rng.normal(size=n)
+        core = binned(own.values, np.abs(pull), np.array([-0.5, 0.5, 1.5]), rooms._core, bootstrap=0)
+        overall = np.quantile(np.abs(pull), 0.6826895)
+        for sentence in rooms._local_in_words(own, core, pull, overall, allowed):
+            word, confident = sentence.split("confident", 1)
+            blamed[word] += confident.startswith(" below x = 0.5 ")
+    error = np.sqrt(allowed * (1 - allowed) / trials)
+    for count in blamed.values():
+        assert 0.6 * allowed < count / trials < allowed + 3 * error
+
+
+def test_no_range_is_blamed_for_what_chance_or_tolerance_allows():
+    """Off by 20 %, but too few to tell; significant beyond doubt, but off by 5 % only."""
+    counts, widths = [20, 100_000, 100_000], [1.2, 1.05, 0.95]
+    pull = np.concatenate([w * stats.norm.ppf((np.arange(n) + 0.5) / n) for n, w in zip(counts, widths, strict=True)])
+    own = Observable("x", "x", "", np.repeat([0.0, 1.0, 2.0], counts))
+    core = binned(own.values, np.abs(pull), np.array([-0.5, 0.5, 1.5, 2.5]), rooms._core, bootstrap=0)
+    assert core.value == pytest.approx(widths, rel=0.08)
+    assert rooms._local_in_words(own, core, pull, 1.0, 1e-3) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "joined"),
+    [
+        ([30, 20, 49, 1, 50, 10], [0, 2, 4, 6]),
+        ([10, 60, 5], [0, 3]),
+        ([3, 4], [0, 2]),
+        ([50, 50], [0, 1, 2]),
+        ([0, 49, 50], [0, 3]),
+    ],
+)
+def test_sparse_bins_are_joined(counts, joined):
+    """Until 50 events are in each; what is left joins the last."""
+    edges = np.arange(len(counts) + 1.0)
+    own = Observable("x", "x", "", np.repeat(edges[:-1] + 0.5, counts))
+    size = np.random.default_rng(0).uniform(size=len(own.values))
+    part = rooms.ObservableJudgement(own, *[binned(own.values, size, edges)] * 2, {}, None)
+    found = rooms._well_filled(part, size)
+    assert found.edges.tolist() == joined
+    assert found.count.tolist() == np.add.reduceat(counts, joined[:-1]).tolist()
+    assert found.low.tolist() == found.value.tolist()  # nobody looks at bands
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        ("1000", ["below x = 1 u"]),
+        ("0001", ["above x = 3 u"]),
+        ("0111", ["above x = 1 u"]),
+        ("0110", ["for x from 1 u to 3 u"]),
+        ("1111", ["for x from 0 u to 4 u"]),
+        ("1011", ["below x = 1 u", "above x = 2 u"]),
+        ("101010", ["below x = 1 u", "for x from 2 u to 3 u", "for x from 4 u to 5 u"]),
+    ],
+)
+def test_ranges_in_words(mask, said):
+    bins = np.array([c == "1" for c in mask])
+    edges = np.arange(len(mask) + 1.0)
+    assert rooms._ranges(bins, edges, Observable("x", "x", "u", edges)) == said
+    bare = [words.replace(" u", "") for words in said]
+    assert rooms._ranges(bins, edges, Observable("x", "x", "", edges)) == bare
 
 
 def test_heavy_and_light_tails(many):
