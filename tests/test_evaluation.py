@@ -212,6 +212,12 @@ def test_summary_of_senseless_pulls():
     assert not pull_tot(np.ones(1), np.full(1, 1e-320), np.zeros(1)) < np.inf
 
 
+def test_pulls_without_a_sigma():
+    """Infinite, or nothing at all for a perfect prediction; no warning in either case."""
+    np.testing.assert_array_equal(pull_tot(np.array([1.0, 1.0, 2.0]), np.zeros(3), np.array([0.5, 2.0, 2.0])),
+                                  [np.inf, -np.inf, np.nan])  # fmt: skip
+
+
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
@@ -395,6 +401,13 @@ def test_no_logarithm_of_negative_numbers(x):
     assert binned(x, x, bin_edges(x, 4, tail=0.0), bootstrap=0).count.sum() == len(x)
 
 
+@pytest.mark.parametrize(("value", "width"), [(0.0, 1e-6), (-0.3, 1e-6), (50.0, 5e-5)])
+def test_bins_of_a_single_value_are_narrow(value, width):
+    edges = bin_edges(np.full(4, value), 2)
+    assert edges[0] == value
+    assert np.diff(edges) == pytest.approx(width / 2, rel=1e-6)
+
+
 def test_region_ratio_and_its_error():
     """The ratio of medians of exponential values is that of their scales; its error is that of repetitions."""
     rng, inside, n = np.random.default_rng(13), np.arange(1000) < 200, 100
@@ -525,8 +538,16 @@ def test_observables_of_the_benchmark(flat_events):
     np.testing.assert_allclose(found["mass"].values, mass, rtol=1e-9)
     constant = replace(flat_events, truth=np.full(len(flat_events), 1e-5))
     assert [o.name for o in observables(constant)] == ["mass", "pt3", "pt4", "pt5"]
-    signed = replace(flat_events, truth=-flat_events.truth)
-    assert not observables(signed)[0].logarithmic
+    for truth in (-flat_events.truth, np.where(np.arange(len(flat_events)), flat_events.truth, 0.0)):
+        assert not observables(replace(flat_events, truth=truth))[0].logarithmic
+    alone = flat_events.momenta.copy()
+    alone[:, 2, 1:3] = 0.0  # a leg along the beam, always
+    assert "pt3" not in [o.name for o in observables(replace(flat_events, momenta=alone))]
+
+
+def test_observables_have_the_same_axes_in_other_units(flat_events):
+    small = observables(replace(flat_events, momenta=1e-6 * flat_events.momenta))
+    assert [(o.name, o.logarithmic) for o in small] == [(o.name, o.logarithmic) for o in observables(flat_events)]
 
 
 def test_how_observables_are_written(flat_events):
@@ -550,6 +571,19 @@ def test_calibrated(many):
     percent = re.fullmatch(r"Calibrated within (\d) % overall\.", sentence)
     assert percent
     assert 1 <= int(percent[1]) <= 5  # one standard error of the core is one per cent
+
+
+@pytest.mark.parametrize(("off", "percent"), [(0.0, 1), (0.004, 1), (0.0298, 3), (0.0302, 4)])
+def test_percentages_are_rounded_up(flat_events, off, percent):
+    """The pulls of perfect predictions are the quantiles of a Gaussian, whose width is off by so much."""
+    quantiles = stats.norm.ppf((np.arange(len(flat_events)) + 0.5) / len(flat_events))
+    raw = summarise_pull(quantiles)
+    pull = np.random.default_rng(0).permutation(quantiles) * (1 - off) / min(raw.core, raw.width)
+    truth, sigma = flat_events.truth, NOISE * flat_events.truth
+    prediction = Prediction(truth, sigma, np.zeros(len(truth)), sigma, np.ones(len(truth), bool))
+    found = judge(prediction, replace(flat_events, amplitude=truth - sigma * pull))
+    assert found.verdict[0] == f"Calibrated within {percent} % overall."
+    assert all(set(part.sigma) == {"systematic"} for part in found.observables)
 
 
 @pytest.mark.parametrize("law", [stats.norm(), stats.t(3, scale=1 / 1.197)], ids=["Gaussian", "heavy tails"])
@@ -648,6 +682,22 @@ def test_no_range_is_blamed_for_what_chance_or_tolerance_allows():
     core = binned(own.values, np.abs(pull), np.array([-0.5, 0.5, 1.5, 2.5]), rooms._core, bootstrap=0)
     assert core.value == pytest.approx(widths, rel=0.08)
     assert rooms._local_in_words(own, core, pull, 1.0, 1e-3) == []
+
+
+def test_ranges_are_named_with_neighbours_that_are_off_too():
+    """By more than a standard error, and in the same way; other bins, and those off by chance, are not in them."""
+    widths = [1.5, 1.0, 1.0, 1.5, 1.2, 1.12]
+    counts = np.array([400, 4000, 4000, 400, 200, 10])  # the last are far from one standard error
+    parts = [w * stats.norm.ppf((np.arange(n) + 0.5) / n) for w, n in zip(widths, counts, strict=True)]
+    pull, own = np.concatenate(parts), Observable("x", "x", "", np.repeat(np.arange(6) + 0.5, counts))
+    core = binned(own.values, np.abs(pull), np.arange(7.0), rooms._core, bootstrap=0)
+    (sentence,) = rooms._local_in_words(own, core, pull, 1.0, 1e-4)
+    share = 100 * counts[[0, 3, 4]].sum() / counts.sum()
+    worst = core.value[[0, 3]].max()
+    assert sentence == (
+        f"Overconfident below x = 1; for x from 3 to 5 ({share:.1f} % of the events; "
+        f"errors up to {worst:.2f} times sigma)."
+    )
 
 
 @pytest.mark.parametrize(
