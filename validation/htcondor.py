@@ -1,0 +1,112 @@
+"""Clusters on a real HTCondor, with what goes wrong there: a private one on this machine, removed afterwards.
+
+`make htcondor` installs a package where there is one, or else brings Debian's into build/condor, and runs this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from validation.jobs import Case, answer, daemon, main, ports, wait
+
+BUILT = Path(__file__).resolve().parents[1] / "build/condor/usr"
+os.environ["PATH"] += f":/usr/sbin:{BUILT}/bin:{BUILT}/sbin"
+
+CONFIGURATION = """\
+DAEMON_LIST = MASTER, COLLECTOR, NEGOTIATOR, SCHEDD, STARTD
+RELEASE_DIR = {release}
+LIB = {release}/lib
+LIBEXEC = {libexec}
+LOCAL_DIR = {folder}
+LOG = {folder}/log
+SPOOL = {folder}/spool
+EXECUTE = {folder}/execute
+LOCK = {folder}/lock
+RUN = {folder}/run
+CONDOR_HOST = 127.0.0.1
+COLLECTOR_HOST = 127.0.0.1:{port}
+USE_SHARED_PORT = True
+SHARED_PORT_PORT = {port}
+NETWORK_INTERFACE = 127.0.0.1
+BIND_ALL_INTERFACES = False
+ENABLE_IPV6 = False
+SEC_DEFAULT_AUTHENTICATION = REQUIRED
+SEC_DEFAULT_AUTHENTICATION_METHODS = FS
+ALLOW_ADMINISTRATOR = {user}@*
+ALLOW_DAEMON = {user}@*
+ALLOW_WRITE = {user}@*
+ALLOW_READ = {user}@*
+NUM_CPUS = 2
+MEMORY = 8192
+NUM_SLOTS_TYPE_1 = 1
+SLOT_TYPE_1 = 100%
+SLOT_TYPE_1_PARTITIONABLE = True
+START = True
+RUNBENCHMARKS = False
+SUSPEND = False
+PREEMPT = False
+KILL = False
+NEGOTIATOR_INTERVAL = 2
+NEGOTIATOR_MIN_INTERVAL = 1
+NEGOTIATOR_CYCLE_DELAY = 1
+SCHEDD_INTERVAL = 2
+UPDATE_INTERVAL = 5
+STARTD_ATTRS = Open
+Open = False
+SUBMIT_REQUIREMENT_NAMES = Small
+SUBMIT_REQUIREMENT_Small = RequestCpus <= 2
+SUBMIT_REQUIREMENT_Small_REASON = "no machine has so many cores"
+"""
+"""Of one machine with two cores, which listens to this machine alone; jobs may wait for it to be `Open`."""
+
+CANCEL = "condor_rm -all"
+CASES = (
+    Case("", "generate"),
+    Case("", "grid"),
+    Case("", "study true-amplitudes"),
+    Case("all jobs removed", "study error-propagation", 4, after="fleet", do=CANCEL),
+    Case("all jobs removed", "generate", 4, after="adapting", do=CANCEL),
+    Case("a job of two workers, removed", "generate", 2, settings={"CORES": "2"}, after="adapting", do=CANCEL),
+)  # fmt: skip
+
+
+@contextmanager
+def htcondor(folder: Path) -> Iterator[str]:
+    """An HTCondor of one's own, for as long as the block runs; commands find it by the environment."""
+    master = shutil.which("condor_master")
+    if master is None:
+        sys.exit("There is no condor_master here: install HTCondor (make htcondor brings Debian's).")
+    release = Path(master).resolve().parents[1]
+    for name in ("log", "spool", "execute", "lock", "run"):
+        (folder / name).mkdir()
+    libexec = release / "libexec/condor"
+    (folder / "condor_config").write_text(
+        CONFIGURATION.format(
+            folder=folder,
+            release=release,
+            libexec=libexec if libexec.is_dir() else release / "libexec",
+            user=pwd.getpwuid(os.getuid()).pw_name,
+            port=ports(1)[0],
+        )
+    )
+    os.environ["CONDOR_CONFIG"] = f"{folder}/condor_config"
+    with ExitStack() as stack:
+        stack.enter_context(daemon(folder, "condor_master", "-f"))
+        wait(lambda: answer("condor_status", "-af", "Activity") == "Idle" and answer("condor_status", "-schedd"), folder)
+        stack.callback(wait, lambda: not answer("condor_q", "-af:j", "Owner"), folder)
+        stack.callback(answer, "condor_rm", "-all")
+        yield answer("condor_version").splitlines()[0].strip("$ ")
+
+
+if __name__ == "__main__":
+    if os.getuid() == 0:  # whose jobs HTCondor refuses: one's own processes and files, under another name
+        nobody = str(pwd.getpwnam("nobody").pw_uid)
+        os.execvp("unshare", ["unshare", "--user", f"--map-user={nobody}", sys.executable, "-m", "validation.htcondor"])
+    sys.exit(main("htcondor", htcondor, CASES))
