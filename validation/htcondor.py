@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import shutil
@@ -66,14 +65,35 @@ SUBMIT_REQUIREMENT_Small_REASON = "no machine has so many cores"
 """
 """Of one machine with two cores, which listens to this machine alone; jobs may wait for it to be `Open`."""
 
-CANCEL = "condor_rm -all"
+SETTINGS = {"job-extra-directives": {"getenv": "True"}}
+"""Of jobqueue.yaml: as SLURM's, jobs have this environment, in which OpenBLAS may be told what to compute with."""
+
+DIRECTIVES = "JOB_EXTRA_DIRECTIVES__"
+CONFIGURE = "echo '{}' >>$CONDOR_CONFIG; condor_reconfig -all"
+REMOVE = "condor_rm -all"
 CASES = (
     Case("", "generate"),
     Case("", "grid"),
     Case("", "study true-amplitudes"),
-    Case("all jobs removed", "study error-propagation", 4, after="fleet", do=CANCEL),
-    Case("all jobs removed", "generate", 4, after="adapting", do=CANCEL),
-    Case("a job of two workers, removed", "generate", 2, settings={"CORES": "2"}, after="adapting", do=CANCEL),
+    Case("workers in folders of their own", "grid", settings={f"{DIRECTIVES}SHOULD_TRANSFER_FILES": "YES"}),
+    Case("all jobs removed", "study error-propagation", 4, after="fleet", do=REMOVE),
+    Case("all jobs removed", "generate", 4, after="adapting", do=REMOVE),
+    Case("all jobs put on hold", "generate", 4, after="adapting", do="condor_hold -all"),
+    Case("a job of two workers, removed", "generate", 2, settings={"CORES": "2"}, after="adapting", do=REMOVE),
+    Case(
+        "no machine for a while", "generate", settings={f"{DIRECTIVES}REQUIREMENTS": "TARGET.Open"},
+        after="2 IDLE", do=CONFIGURE.format("Open = True"),
+    ),
+    Case(
+        "on hold, then released", "generate", settings={f"{DIRECTIVES}HOLD": "True"},
+        after="2 HELD (condor_q -hold says why)", do="condor_release -all",
+    ),
+    Case("more cores than any job may have", "generate", 0, "htcondor refuses", {"CORES": "3"}),
+    Case("workers that cannot start", "generate", 2, "ended before a worker came", {"PYTHON": "/nowhere/python"}),
+    Case(
+        "jobs removed, others refused", "generate", 2, "htcondor refuses",
+        after="adapting", do=f"{CONFIGURE.format('MAX_JOBS_SUBMITTED = 0')}; {REMOVE}",
+    ),
 )  # fmt: skip
 
 
@@ -109,4 +129,4 @@ if __name__ == "__main__":
     if os.getuid() == 0:  # whose jobs HTCondor refuses: one's own processes and files, under another name
         nobody = str(pwd.getpwnam("nobody").pw_uid)
         os.execvp("unshare", ["unshare", "--user", f"--map-user={nobody}", sys.executable, "-m", "validation.htcondor"])
-    sys.exit(main("htcondor", htcondor, CASES))
+    sys.exit(main("htcondor", htcondor, CASES, SETTINGS))

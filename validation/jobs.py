@@ -144,12 +144,18 @@ def run(folder: Path, case: Case, system: str = "") -> Done:
     return Done(process.returncode, " ".join(printed.read_text().split()), jobs, contents(folder / "out"))
 
 
-def main(system: str, start: Callable[[Path], AbstractContextManager[str]], cases: tuple[Case, ...]) -> int:
+def main(
+    system: str,
+    start: Callable[[Path], AbstractContextManager[str]],
+    cases: tuple[Case, ...],
+    settings: dict[str, Any] | None = None,
+) -> int:
     """Run the cases on a batch system, and print a table; 1 if something was wrong.
 
     Args:
         system: its name.
         start: starts it in a folder, says its version, and stops it; commands find it by the environment.
+        settings: more of jobqueue.yaml, for all cases.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))  # the daemons, too
     os.environ["OMP_NUM_THREADS"] = "1"  # as workers have
@@ -157,8 +163,8 @@ def main(system: str, start: Callable[[Path], AbstractContextManager[str]], case
     faults = 0
     with TemporaryDirectory() as name:
         folder = Path(name)
-        settings = {"interface": "lo", "memory": "2 GiB", "log-directory": str(folder / "jobs")}
-        (folder / "jobqueue.yaml").write_text(json.dumps({"jobqueue": {system: settings}}))
+        common = {"interface": "lo", "memory": "2 GiB", "log-directory": str(folder / "jobs")}
+        (folder / "jobqueue.yaml").write_text(json.dumps({"jobqueue": {system: common | (settings or {})}}))
         os.environ["DASK_CONFIG"] = f"{folder}/jobqueue.yaml"
         with start(folder) as version:
             table = Table("command", "what happens", "jobs", "seconds", "", title=version)

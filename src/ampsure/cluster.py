@@ -41,7 +41,8 @@ _ANY_PORT = ":0"
 _LOOK = 0.2  # seconds between two looks at the workers of a batch system
 _ASK = 15.0  # seconds between two questions to it
 _LOST = 20.0  # seconds without a worker after which a job that had some is lost
-_CONDOR_STATE = '{"IDLE", "RUNNING", "REMOVED", "COMPLETED", "HELD"}[JobStatus - 1]'
+_CONDOR_STATES = "IDLE", "RUNNING", "REMOVED", "COMPLETED", "HELD (condor_q -hold says why)", "TRANSFERRING", "SUSPENDED"
+_CONDOR_STATE = "{" + ", ".join(f'"{state}"' for state in _CONDOR_STATES) + "}[JobStatus - 1]"
 _BATCH_SYSTEMS = {  # Dask's class, what takes jobs, and what lists one's own as "ID STATE"
     "slurm": ("SLURMCluster", "sbatch", ("squeue", "--me", "--noheader", "--format=%A %T (%r)")),
     "htcondor": ("HTCondorCluster", "condor_submit", ("condor_q", "-af:j", _CONDOR_STATE)),
