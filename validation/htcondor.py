@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from validation.jobs import Case, answer, daemon, main, ports, wait
+from validation.jobs import Case, System, answer, daemon, main, ports, wait
 
 BUILT = Path(__file__).resolve().parents[1] / "build/condor/usr"
 os.environ["PATH"] += f":/usr/sbin:{BUILT}/bin:{BUILT}/sbin"
@@ -68,8 +68,9 @@ SUBMIT_REQUIREMENT_Small_REASON = "no machine has so many cores"
 SETTINGS = {"job-extra-directives": {"getenv": "True"}}
 """Of jobqueue.yaml: as SLURM's, jobs have this environment, in which OpenBLAS may be told what to compute with."""
 
+QUEUE = ("condor_q", "-af:j", "Owner")
 DIRECTIVES = "JOB_EXTRA_DIRECTIVES__"
-CONFIGURE = "echo '{}' >>$CONDOR_CONFIG; condor_reconfig -all"
+CONFIGURE = "echo '{}' >>$CONDOR_CONFIG; condor_reconfig"
 REMOVE = "condor_rm -all"
 CASES = (
     Case("", "generate"),
@@ -87,6 +88,10 @@ CASES = (
     Case(
         "on hold, then released", "generate", settings={f"{DIRECTIVES}HOLD": "True"},
         after="2 HELD (condor_q -hold says why)", do="condor_release -all",
+    ),
+    Case(
+        "on hold, then Ctrl-C", "generate", 0, "nothing was written", {f"{DIRECTIVES}HOLD": "True"},
+        after="2 HELD", do="kill -INT $PID", code=130,
     ),
     Case("more cores than any job may have", "generate", 0, "htcondor refuses", {"CORES": "3"}),
     Case("workers that cannot start", "generate", 2, "ended before a worker came", {"PYTHON": "/nowhere/python"}),
@@ -119,8 +124,10 @@ def htcondor(folder: Path) -> Iterator[str]:
     os.environ["CONDOR_CONFIG"] = f"{folder}/condor_config"
     with ExitStack() as stack:
         stack.enter_context(daemon(folder, "condor_master", "-f"))
-        wait(lambda: answer("condor_status", "-af", "Activity") == "Idle" and answer("condor_status", "-schedd"), folder)
-        stack.callback(wait, lambda: not answer("condor_q", "-af:j", "Owner"), folder)
+        wait(
+            lambda: answer("condor_status", "-af", "Activity") == "Idle" and answer("condor_status", "-schedd"), folder
+        )
+        stack.callback(wait, lambda: not answer(*QUEUE), folder)
         stack.callback(answer, "condor_rm", "-all")
         yield answer("condor_version").splitlines()[0].strip("$ ")
 
@@ -129,4 +136,4 @@ if __name__ == "__main__":
     if os.getuid() == 0:  # whose jobs HTCondor refuses: one's own processes and files, under another name
         nobody = str(pwd.getpwnam("nobody").pw_uid)
         os.execvp("unshare", ["unshare", "--user", f"--map-user={nobody}", sys.executable, "-m", "validation.htcondor"])
-    sys.exit(main("htcondor", htcondor, CASES, SETTINGS))
+    sys.exit(main(System("htcondor", htcondor, QUEUE, CASES, SETTINGS)))

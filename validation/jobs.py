@@ -51,7 +51,8 @@ class Case:
         words: of the error it should end with; without, it should write what one process writes.
         settings: of jobqueue.yaml.
         after: once this is printed ...
-        do: ... this is done in a shell.
+        do: ... this is done in a shell, where $PID is the command's.
+        code: it ends with, if there are words.
     """
 
     what: str
@@ -61,6 +62,26 @@ class Case:
     settings: dict[str, str] = field(default_factory=dict)
     after: str = ""
     do: str = ""
+    code: int = 2
+
+
+@dataclass(frozen=True)
+class System:
+    """A batch system.
+
+    Args:
+        name: of it.
+        start: starts it in a folder, says its version, and stops it; commands find it by the environment.
+        queue: command that lists its jobs.
+        cases: to run.
+        settings: of jobqueue.yaml, in all cases.
+    """
+
+    name: str
+    start: Callable[[Path], AbstractContextManager[str]]
+    queue: tuple[str, ...]
+    cases: tuple[Case, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,7 +95,7 @@ class Done:
 
     def fault(self, case: Case, expected: Done) -> str:
         """What is wrong; nothing if empty."""
-        if case.words and not (self.code == 2 and case.words in self.printed):
+        if case.words and not (self.code == case.code and case.words in self.printed):
             return f"not refused: {self.code}"
         if not case.words and self.code:
             return f"exit code {self.code}"
@@ -105,14 +126,19 @@ def daemon(folder: Path, *command: str) -> Iterator[None]:
             process.wait()
 
 
+def holds(condition: Callable[[], object]) -> bool:
+    """Whether the condition does, within a minute."""
+    end = time.monotonic() + 60
+    while not (held := bool(condition())) and time.monotonic() < end:
+        time.sleep(0.2)
+    return held
+
+
 def wait(condition: Callable[[], object], folder: Path) -> None:
     """Until the condition holds; not forever."""
-    end = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > end:
-            logs = "".join(path.read_text() for path in folder.glob("*.log"))
-            sys.exit(f"The batch system does not do here what it should:\n{logs}")
-        time.sleep(0.2)
+    if not holds(condition):
+        logs = "".join(path.read_text() for path in folder.glob("*.log"))
+        sys.exit(f"The batch system does not do here what it should:\n{logs}")
 
 
 def answer(*command: str) -> str:
@@ -120,15 +146,16 @@ def answer(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def run(folder: Path, case: Case, system: str = "") -> Done:
+def run(folder: Path, case: Case, system: System | None = None) -> Done:
     """Run the command of a case in a folder that holds events.h5, in jobs of the system or else in one process."""
     for name in ("out", "jobs"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
     command, environment, do = [sys.executable, "-m", "ampsure", *COMMANDS[case.command]], os.environ.copy(), ""
     if system:
-        command += ["--cluster", system, "--workers", "1" if "CORES" in case.settings else "2"]
-        environment |= {f"DASK_JOBQUEUE__{system.upper()}__{name}": value for name, value in case.settings.items()}
+        command += ["--cluster", system.name, "--workers", "1" if "CORES" in case.settings else "2"]
+        prefix = f"DASK_JOBQUEUE__{system.name.upper()}__"
+        environment |= {prefix + name: value for name, value in case.settings.items()}
         do = case.do
     printed = folder / "printed"
     with (
@@ -138,35 +165,24 @@ def run(folder: Path, case: Case, system: str = "") -> Done:
         while process.poll() is None:
             time.sleep(0.5)
             if do and case.after in " ".join(printed.read_text().split()):
-                answer("sh", "-c", do)
+                answer("sh", "-c", f"PID={process.pid}; {do}")
                 do = ""
     jobs = len(list((folder / "jobs").glob("*.out")))
     return Done(process.returncode, " ".join(printed.read_text().split()), jobs, contents(folder / "out"))
 
 
-def main(
-    system: str,
-    start: Callable[[Path], AbstractContextManager[str]],
-    cases: tuple[Case, ...],
-    settings: dict[str, Any] | None = None,
-) -> int:
-    """Run the cases on a batch system, and print a table; 1 if something was wrong.
-
-    Args:
-        system: its name.
-        start: starts it in a folder, says its version, and stops it; commands find it by the environment.
-        settings: more of jobqueue.yaml, for all cases.
-    """
+def main(system: System) -> int:
+    """Run the cases on a batch system, and print a table; 1 if something was wrong."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))  # the daemons, too
     os.environ["OMP_NUM_THREADS"] = "1"  # as workers have
     console = Console(width=120)
     faults = 0
     with TemporaryDirectory() as name:
         folder = Path(name)
-        common = {"interface": "lo", "memory": "2 GiB", "log-directory": str(folder / "jobs")}
-        (folder / "jobqueue.yaml").write_text(json.dumps({"jobqueue": {system: common | (settings or {})}}))
+        settings = {"interface": "lo", "memory": "2 GiB", "log-directory": f"{folder}/jobs"} | system.settings
+        (folder / "jobqueue.yaml").write_text(json.dumps({"jobqueue": {system.name: settings}}))
         os.environ["DASK_CONFIG"] = f"{folder}/jobqueue.yaml"
-        with start(folder) as version:
+        with system.start(folder) as version:
             table = Table("command", "what happens", "jobs", "seconds", "", title=version)
             expected = {}
             for command in COMMANDS:
@@ -174,15 +190,17 @@ def main(
                 assert expected[command].code == 0, expected[command].printed
                 if command == "generate":
                     shutil.copy(folder / "out/events.h5", folder)
-            for case in cases:
+            for case in system.cases:
                 console.print(f"{case.command}: {case.what or 'undisturbed'} ...")
                 started = time.monotonic()
                 done = run(folder, case, system)
+                seconds = f"{time.monotonic() - started:.0f}"
                 fault = done.fault(case, expected[case.command])
+                if not holds(lambda: not answer(*system.queue)):
+                    fault = "jobs are left"
                 if fault:
                     console.print(done.printed, highlight=False, markup=False)
                 faults += bool(fault)
-                seconds = f"{time.monotonic() - started:.0f}"
                 table.add_row(case.command, case.what, str(done.jobs), seconds, fault or "ok")
     console.print(table)
     return int(faults > 0)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from validation.jobs import Case, answer, daemon, main, ports, wait
+from validation.jobs import Case, System, answer, daemon, main, ports, wait
 
 os.environ["PATH"] += ":/usr/sbin"  # where Debian has the daemons
 
@@ -39,9 +39,11 @@ SelectTypeParameters=CR_Core
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=8192
 PartitionName=open Nodes=ALL Default=YES
 PartitionName=shut Nodes=ALL State=DOWN
+PartitionName=closed Nodes=ALL State=DOWN
 """
 """Of one node with two cores, which listens to this machine alone and needs neither root nor cgroups."""
 
+QUEUE = ("squeue", "--noheader")
 CANCEL = "scancel --me"
 CASES = (
     Case("", "generate"),
@@ -53,6 +55,10 @@ CASES = (
     Case(
         "partition down, then up", "generate", settings={"QUEUE": "shut"},
         after="PENDING (PartitionDown)", do="scontrol update partition=shut state=up",
+    ),
+    Case(
+        "partition down, then Ctrl-C", "generate", 0, "nothing was written", {"QUEUE": "closed"},
+        after="PENDING (PartitionDown)", do="kill -INT $PID", code=130,
     ),
     Case("no such partition", "generate", 0, "slurm refuses", {"QUEUE": "nowhere"}),
     Case("workers that cannot start", "generate", 2, "ended before a worker came", {"PYTHON": "/nowhere/python"}),
@@ -89,10 +95,10 @@ def slurm(folder: Path) -> Iterator[str]:
             stack.enter_context(daemon(folder, *command))
             wait((folder / "munge.socket").exists, folder)
         wait(lambda: answer("sinfo", "--noheader", "--format=%T", "--partition=open") == "idle", folder)
-        stack.callback(wait, lambda: not answer("squeue", "--noheader"), folder)
+        stack.callback(wait, lambda: not answer(*QUEUE), folder)
         stack.callback(answer, "scancel", "--me")
         yield answer("sinfo", "--version")
 
 
 if __name__ == "__main__":
-    sys.exit(main("slurm", slurm, CASES))
+    sys.exit(main(System("slurm", slurm, QUEUE, CASES)))

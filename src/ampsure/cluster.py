@@ -10,7 +10,9 @@ import ctypes
 import logging
 import os
 import pickle
+import re
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -41,8 +43,17 @@ _ANY_PORT = ":0"
 _LOOK = 0.2  # seconds between two looks at the workers of a batch system
 _ASK = 15.0  # seconds between two questions to it
 _LOST = 20.0  # seconds without a worker after which a job that had some is lost
-_CONDOR_STATES = "IDLE", "RUNNING", "REMOVED", "COMPLETED", "HELD (condor_q -hold says why)", "TRANSFERRING", "SUSPENDED"
+_CONDOR_STATES = (
+    "IDLE",
+    "RUNNING",
+    "REMOVED",
+    "COMPLETED",
+    "HELD (condor_q -hold says why)",
+    "TRANSFERRING",
+    "SUSPENDED",
+)
 _CONDOR_STATE = "{" + ", ".join(f'"{state}"' for state in _CONDOR_STATES) + "}[JobStatus - 1]"
+_REASON = re.compile(r"(?:.*ERROR: |.*\n)?(.+)", re.DOTALL)  # HTCondor's last error and what follows, or the last line
 _BATCH_SYSTEMS = {  # Dask's class, what takes jobs, and what lists one's own as "ID STATE"
     "slurm": ("SLURMCluster", "sbatch", ("squeue", "--me", "--noheader", "--format=%A %T (%r)")),
     "htcondor": ("HTCondorCluster", "condor_submit", ("condor_q", "-af:j", _CONDOR_STATE)),
@@ -143,7 +154,7 @@ def _client(specification: str, workers: int | None, stack: ExitStack, tell: Tel
 def batch_system(name: str) -> Any:
     """Dask's cluster of a batch system, without jobs: every core of a job is one worker."""
     kind, command, _ = _BATCH_SYSTEMS[name]
-    system, config = getattr(_import("dask_jobqueue"), kind), import_module("dask").config
+    system, config = getattr(_jobqueue(), kind), import_module("dask").config
     status = import_module("distributed").Status
     if shutil.which(command) is None:
         raise AmpsureError(f"There is no command {command} here: run this where {name} takes jobs.")
@@ -156,7 +167,7 @@ def batch_system(name: str) -> Any:
             try:
                 await super().start()
             except (RuntimeError, ValueError, OSError) as error:
-                reason = str(error).strip().splitlines()[-1].rstrip(".")
+                reason = " ".join(_REASON.findall(str(error).strip())[0].split()).rstrip(".")
                 self.failure = f"{name} refuses the jobs of jobqueue.yaml: {reason}."
                 self.status = status.running  # in Dask's eyes: it would print a traceback
 
@@ -175,7 +186,10 @@ def batch_system(name: str) -> Any:
     if name == "htcondor":
         options["disk"] = config.get("jobqueue.htcondor.disk", None) or _DISK
     with config.set({"distributed.scheduler.allowed-failures": _PREEMPTIONS}):
-        return system(job_cls=Job, **options)
+        try:
+            return system(job_cls=Job, **options)
+        except (RuntimeError, ValueError, TypeError, OSError) as error:
+            raise AmpsureError(f"jobqueue.yaml does not describe jobs of {name}: {error}.") from error
 
 
 class _Jobs:
@@ -288,6 +302,15 @@ def _keep_memory() -> None:
     if hasattr(libc, "mallopt"):  # of glibc
         libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, as large as glibc lets them grow by itself
         libc.mallopt(-1, 2**26)
+
+
+def _jobqueue() -> Any:
+    """Dask's package of batch systems; when imported, it has Ctrl-C end programs as if they had succeeded."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        return _import("dask_jobqueue")
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _import(name: str) -> Any:
