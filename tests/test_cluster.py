@@ -295,9 +295,16 @@ def test_refused_jobs_are_one_sentence(jobs, monkeypatch, system, reason):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed cluster")  # Dask leaves one that it could not make
-@pytest.mark.parametrize(("setting", "value"), [("memory", "lots"), ("interface", "ib77")])
-def test_bad_settings_of_jobs_are_one_sentence(jobs, setting, value):
-    words = rf"jobqueue.yaml does not describe jobs of htcondor: .*{value}"
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("memory", "lots", "lots"),
+        ("interface", "ib77", "ib77"),
+        ("job-extra-directives", ["--gres=gpu:1"], "not a list"),  # as SLURM's are
+    ],
+)
+def test_bad_settings_of_jobs_are_one_sentence(jobs, setting, value, reason):
+    words = f"jobqueue.yaml does not describe jobs of htcondor: .*{reason}"
     settings = dask.config.set({f"jobqueue.htcondor.{setting}": value})
     with settings, pytest.raises(AmpsureError, match=words), cluster.connect("htcondor", 1):
         pass

@@ -1,6 +1,6 @@
 """Clusters on a real HTCondor, with what goes wrong there: a private one on this machine, removed afterwards.
 
-`make htcondor` installs a package where there is one, or else brings Debian's into build/condor, and runs this.
+`make htcondor` brings Debian's HTCondor into build/condor where none is installed, and runs this.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def htcondor(folder: Path) -> Iterator[str]:
     """An HTCondor of one's own, for as long as the block runs; commands find it by the environment."""
     master = shutil.which("condor_master")
     if master is None:
-        sys.exit("There is no condor_master here: install HTCondor (make htcondor brings Debian's).")
+        sys.exit("There is no condor_master here: install HTCondor (make htcondor brings one).")
     release = Path(master).resolve().parents[1]
     for name in ("log", "spool", "execute", "lock", "run"):
         (folder / name).mkdir()

@@ -43,16 +43,8 @@ _ANY_PORT = ":0"
 _LOOK = 0.2  # seconds between two looks at the workers of a batch system
 _ASK = 15.0  # seconds between two questions to it
 _LOST = 20.0  # seconds without a worker after which a job that had some is lost
-_CONDOR_STATES = (
-    "IDLE",
-    "RUNNING",
-    "REMOVED",
-    "COMPLETED",
-    "HELD (condor_q -hold says why)",
-    "TRANSFERRING",
-    "SUSPENDED",
-)
-_CONDOR_STATE = "{" + ", ".join(f'"{state}"' for state in _CONDOR_STATES) + "}[JobStatus - 1]"
+_HELD = "HELD (condor_q -hold says why)"
+_CONDOR_STATE = f'{{"IDLE", "RUNNING", "REMOVED", "COMPLETED", "{_HELD}", "TRANSFERRING", "SUSPENDED"}}[JobStatus - 1]'
 _REASON = re.compile(r"(?:.*ERROR: |.*\n)?(.+)", re.DOTALL)  # HTCondor's last error and what follows, or the last line
 _BATCH_SYSTEMS = {  # Dask's class, what takes jobs, and what lists one's own as "ID STATE"
     "slurm": ("SLURMCluster", "sbatch", ("squeue", "--me", "--noheader", "--format=%A %T (%r)")),
@@ -154,7 +146,12 @@ def _client(specification: str, workers: int | None, stack: ExitStack, tell: Tel
 def batch_system(name: str) -> Any:
     """Dask's cluster of a batch system, without jobs: every core of a job is one worker."""
     kind, command, _ = _BATCH_SYSTEMS[name]
-    system, config = getattr(_jobqueue(), kind), import_module("dask").config
+    config = _import("dask").config
+    if name == "htcondor" and isinstance(config.get("jobqueue.htcondor.job-extra-directives", None), list):
+        raise AmpsureError(  # which Dask may drop when the next line reads its defaults
+            "jobqueue.yaml does not describe jobs of htcondor: job-extra-directives are NAME: VALUE there, not a list."
+        )
+    system = getattr(_jobqueue(), kind)
     status = import_module("distributed").Status
     if shutil.which(command) is None:
         raise AmpsureError(f"There is no command {command} here: run this where {name} takes jobs.")
@@ -310,7 +307,8 @@ def _jobqueue() -> Any:
     try:
         return _import("dask_jobqueue")
     finally:
-        signal.signal(signal.SIGINT, handler)
+        if signal.getsignal(signal.SIGINT) is not handler:
+            signal.signal(signal.SIGINT, handler)
 
 
 def _import(name: str) -> Any:
