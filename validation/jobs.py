@@ -162,24 +162,34 @@ def run(folder: Path, case: Case, system: System | None = None) -> Done:
         printed.open("w") as file,
         subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file) as process,
     ):
-        while process.poll() is None:
-            time.sleep(0.5)
-            if do and case.after in " ".join(printed.read_text().split()):
-                answer("sh", "-c", f"PID={process.pid}; {do}")
-                do = ""
+        try:
+            while process.poll() is None:
+                time.sleep(0.5)
+                if do and case.after in " ".join(printed.read_text().split()):
+                    answer("sh", "-c", f"PID={process.pid}; {do}")
+                    do = ""
+        finally:
+            process.terminate()
     jobs = len(list((folder / "jobs").glob("*.out")))
     return Done(process.returncode, " ".join(printed.read_text().split()), jobs, contents(folder / "out"))
 
 
 def main(system: System) -> int:
     """Run the cases on a batch system, and print a table; 1 if something was wrong."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))  # the daemons, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))  # which ends the daemons, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background, here and by commands
     os.environ["OMP_NUM_THREADS"] = "1"  # as workers have
     console = Console(width=120)
     faults = 0
     with TemporaryDirectory() as name:
         folder = Path(name)
-        settings = {"interface": "lo", "memory": "2 GiB", "log-directory": f"{folder}/jobs"} | system.settings
+        settings = {
+            "interface": "lo",
+            "scheduler-options": {"dashboard_address": "127.0.0.1:0"},
+            "memory": "2 GiB",
+            "log-directory": f"{folder}/jobs",
+            **system.settings,
+        }
         (folder / "jobqueue.yaml").write_text(json.dumps({"jobqueue": {system.name: settings}}))
         os.environ["DASK_CONFIG"] = f"{folder}/jobqueue.yaml"
         with system.start(folder) as version:
