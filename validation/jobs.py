@@ -185,7 +185,8 @@ def main(system: System) -> int:
         folder = Path(name)
         settings = {
             "interface": "lo",
-            "scheduler-options": {"dashboard_address": "127.0.0.1:0"},
+            "scheduler-options": {"dashboard_address": "127.0.0.1:0"},  # or the whole network could look at it
+            "worker-extra-args": ["--dashboard-address", "127.0.0.1:0"],
             "memory": "2 GiB",
             "log-directory": f"{folder}/jobs",
             **system.settings,
