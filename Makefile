@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install browser slurm demo test lint types unit coverage mutants lowest format docs serve dist check-dist validate benchmark soak clean
+.PHONY: help install browser slurm htcondor demo test lint types unit coverage mutants lowest format docs serve dist check-dist validate benchmark soak clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,6 +28,26 @@ slurm: $(READY) ## Compare jobs of a real SLURM, private and on this machine, wi
 	  if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
 	$(BIN)/python -m validation.slurm
+
+HTCONDOR := $(shell PATH="$$PATH:/usr/sbin" command -v condor_master || echo build/condor/usr/sbin/condor_master)
+
+htcondor: $(READY) $(HTCONDOR) ## Compare jobs of a real HTCondor with one process, too (Debian; brings it into build/)
+	$(BIN)/python -m validation.htcondor
+
+build/condor/usr/sbin/condor_master: # of Debian 13, with its libraries, since Debian 12 has none
+	@{ PATH="$$PATH:/usr/sbin"; command -v debootstrap && command -v patchelf; } >/dev/null || { \
+	  if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends debootstrap patchelf; }
+	@rm -rf build/condor build/condor.new
+	@mkdir -p build
+	PATH="$$PATH:/usr/sbin" debootstrap --download-only --variant=minbase --include=condor \
+	  trixie "$(CURDIR)/build/condor.new" >/dev/null
+	@cd build/condor.new && for name in var/cache/apt/archives/condor_*.deb var/cache/apt/archives/*lib*.deb; do \
+	  dpkg-deb -x $$name . || exit; done && rm -r var
+	@cd build/condor.new/usr && usr="$(CURDIR)/build/condor/usr" && loader=$$(echo lib/*/ld-linux-*.so.*) && \
+	  find bin sbin libexec -type f -name 'condor_*' -exec patchelf --set-interpreter "$$usr/$$loader" \
+	  --force-rpath --set-rpath "$$usr/lib:$$usr/$${loader%/*}" {} \; 2>/dev/null # so that jobs see no library of these
+	@mv build/condor.new build/condor
 
 demo: $(READY) ## Generate 20 000 events of g g > a a g, train a surrogate on them, and judge it
 	@mkdir -p demo

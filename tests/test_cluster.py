@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,20 +26,33 @@ from ampsure.threads import one_thread
 pytestmark = pytest.mark.xdist_group("cluster")  # they share two workers
 
 PRESET = replace(PRESETS["smoke"], epochs=2, runs=1)
-SBATCH = """#!/bin/sh
-test "$REFUSE" && { echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1; }
-cp "$1" "$JOBS/job-$$.sh"
+RUN = """
 setsid sh "$JOBS/job-$$.sh" >"$JOBS/job-$$.log" 2>&1 &
 touch "$JOBS/$!.pid"
-echo "Submitted batch job $!"
 """
-SQUEUE = """#!/bin/sh
-for job in "$JOBS"/*.pid; do job=$(basename "$job" .pid); kill -0 $job && echo "$job RUNNING (None)"; done
+LIST = """
+for job in "$JOBS"/*.pid; do job=$(basename "$job" .pid); kill -0 $job && echo "$job%s"; done
 true
 """
-SCANCEL = """#!/bin/sh
-kill -- -$1
-"""
+SCRIPTS = {
+    "sbatch": f"""#!/bin/sh
+test "$REFUSE" && {{ echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1; }}
+cp "$1" "$JOBS/job-$$.sh"
+{RUN}
+echo "Submitted batch job $!"
+""",
+    "squeue": f"#!/bin/sh{LIST % ' RUNNING (None)'}",
+    "scancel": "#!/bin/sh\nkill -- -$1\n",
+    "condor_submit": f"""#!/bin/sh
+test "$REFUSE" && {{ printf "ERROR: No.\\nERROR: Error in expression:\\n\\tRequirements = ((\\n" >&2; exit 1; }}
+sed -n "s/^Arguments = \\"-c '\\(.*\\)'\\"$/\\1/p" "$1" >"$JOBS/job-$$.sh"
+{RUN}
+echo "1 job(s) submitted to cluster $!."
+""",
+    "condor_q": f"#!/bin/sh{LIST % '.0 IDLE'}",
+    "condor_rm": "#!/bin/sh\nkill -- -${1%.0}\n",
+}
+"""Of two batch systems, which run jobs as processes."""
 
 
 @pytest.fixture(scope="module")
@@ -204,16 +218,23 @@ def test_errors_of_tasks_come_home(workers):
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
-    """A batch system of two scripts, which run jobs as processes."""
-    for name, script in (("sbatch", SBATCH), ("scancel", SCANCEL), ("squeue", SQUEUE)):
+def jobs(tmp_path, monkeypatch):
+    for name, script in SCRIPTS.items():
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
     import_module("dask_jobqueue")  # with its defaults, before some are changed for a while
     monkeypatch.setenv("JOBS", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with dask.config.set({"jobqueue.slurm.interface": "lo"}):
+    with dask.config.set({f"jobqueue.{name}.interface": "lo" for name in ("slurm", "htcondor")}):
         yield tmp_path
+
+
+def taken_back(queue):
+    """Whether jobs are gone, or go soon."""
+    end = time.monotonic() + 30
+    while (left := subprocess.run([queue], capture_output=True, check=True).stdout) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not left
 
 
 def lose(workers):
@@ -223,20 +244,27 @@ def lose(workers):
     os.kill(worker, signal.SIGKILL)
 
 
-def test_jobs_of_slurm(slurm):
+@pytest.mark.parametrize(
+    ("system", "settings"),
+    [
+        ("slurm", ("#SBATCH -n 1\n", "--cpus-per-task=1\n", "--mem=4G\n", "--nthreads 1 ")),
+        ("htcondor", ("--nthreads 1 ",)),
+    ],
+)
+def test_jobs(jobs, system, settings):
     """Submitted, at work, asked for again when one is lost, and cancelled."""
-    with cluster.connect("slurm", 1) as workers:
+    with cluster.connect(system, 1) as workers:
         time.sleep(1)  # or else the job was not yet seen to have a worker
         first = workers.submit(os.getpid).result()
         lose(workers)
         assert workers.submit(os.getpid).result() != first
-        scripts = list(slurm.glob("job-*.sh"))
+        scripts = list(jobs.glob("job-*.sh"))
         assert len(scripts) == 2
-    for words in ("#SBATCH -n 1\n", "--cpus-per-task=1\n", "--mem=4G\n", "--nthreads 1 "):
-        assert words in scripts[0].read_text()
+    assert all(words in scripts[0].read_text() for words in settings)
+    assert taken_back("squeue")
 
 
-def test_every_core_of_a_job_is_a_worker(slurm):
+def test_every_core_of_a_job_is_a_worker(jobs):
     settings = {"cores": 4, "memory": "16 GiB", "queue": "long", "job-extra-directives": ["--gres=gpu:1"]}
     named = {f"jobqueue.slurm.{name}": value for name, value in settings.items()}
     with dask.config.set(named), cluster.batch_system("slurm") as system:
@@ -245,21 +273,63 @@ def test_every_core_of_a_job_is_a_worker(slurm):
         assert words in script
 
 
-def test_jobs_of_htcondor(slurm):
-    (slurm / "condor_submit").symlink_to(slurm / "sbatch")
+def test_description_of_jobs_of_htcondor(jobs):
     with cluster.batch_system("htcondor") as system:
         script = system.job_script()
     for words in ("RequestCpus = MY.DaskWorkerCores", "MY.DaskWorkerCores = 1", "--nthreads 1 "):
         assert words in script
 
 
-def test_refused_jobs_are_one_sentence(slurm, monkeypatch):
+@pytest.mark.parametrize(
+    ("system", "reason"),
+    [
+        ("slurm", "sbatch: error: invalid partition specified: gpu"),
+        ("htcondor", "Error in expression: Requirements = (("),
+    ],
+)
+def test_refused_jobs_are_one_sentence(jobs, monkeypatch, system, reason):
     monkeypatch.setenv("REFUSE", "yes")
-    with pytest.raises(AmpsureError, match=r"slurm refuses .* invalid partition"), cluster.connect("slurm", 2):
+    words = re.escape(f"{system} refuses the jobs of jobqueue.yaml: {reason}.")
+    with pytest.raises(AmpsureError, match=f"^{words}$"), cluster.connect(system, 2):
         pass
 
 
-def test_jobs_refused_after_the_first_worker_are_one_sentence(slurm, monkeypatch):
+@pytest.mark.filterwarnings("ignore:unclosed cluster")  # Dask leaves one that it could not make
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("memory", "lots", "lots"),
+        ("interface", "ib77", "ib77"),
+        ("job-extra-directives", ["--gres=gpu:1"], "not a list"),  # as SLURM's are
+    ],
+)
+def test_bad_settings_of_jobs_are_one_sentence(jobs, setting, value, reason):
+    words = f"jobqueue.yaml does not describe jobs of htcondor: .*{reason}"
+    settings = dask.config.set({f"jobqueue.htcondor.{setting}": value})
+    with settings, pytest.raises(AmpsureError, match=words), cluster.connect("htcondor", 1):
+        pass
+
+
+def test_an_interrupt_takes_jobs_back(jobs):
+    """And is not taken for success, as Dask would have it."""
+    (jobs / "python").write_text("#!/bin/sh\nsleep 100\n")
+    (jobs / "python").chmod(0o755)
+    setting = {"DASK_JOBQUEUE__HTCONDOR__INTERFACE": "lo", "DASK_JOBQUEUE__HTCONDOR__PYTHON": f"{jobs}/python"}
+    command = ("generate", "gg_yyg", "-n", "10", "-o", f"{jobs}/a.h5", "--cluster", "htcondor", "--workers", "1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ampsure", *command], env=os.environ | setting, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        while not list(jobs.glob("*.pid")):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "Interrupted" in errors
+    assert taken_back("condor_q")
+
+
+def test_jobs_refused_after_the_first_worker_are_one_sentence(jobs, monkeypatch):
     def use():
         with cluster.connect("slurm", 1) as workers:
             time.sleep(1)
@@ -272,18 +342,30 @@ def test_jobs_refused_after_the_first_worker_are_one_sentence(slurm, monkeypatch
         use()
 
 
-def test_jobs_that_end_without_a_worker_are_one_sentence(slurm, monkeypatch):
+def test_jobs_that_wait_are_told(jobs, monkeypatch):
     monkeypatch.setattr(cluster, "_ASK", 0)
+    told = []
     with (
-        dask.config.set({"jobqueue.slurm.job-script-prologue": ["exit 1"]}),
-        pytest.raises(AmpsureError, match=r"Job \d+ of slurm ended before a worker came"),
-        cluster.connect("slurm", 2),
+        dask.config.set({"jobqueue.htcondor.job-script-prologue": ["sleep 3"]}),
+        cluster.connect("htcondor", 2, told.append),
     ):
         pass
-    assert len(list(slurm.glob("job-*.sh"))) == 2
+    assert "No worker is there. htcondor says of its jobs: 2 IDLE. Ctrl-C takes them back." in told
 
 
-def test_jobs_of_several_workers(slurm, monkeypatch):
+@pytest.mark.parametrize("system", ["slurm", "htcondor"])
+def test_jobs_that_end_without_a_worker_are_one_sentence(jobs, monkeypatch, system):
+    monkeypatch.setattr(cluster, "_ASK", 0)
+    with (
+        dask.config.set({f"jobqueue.{system}.job-script-prologue": ["exit 1"]}),
+        pytest.raises(AmpsureError, match=rf"Job [\d.]+ of {system} ended before a worker came"),
+        cluster.connect(system, 2),
+    ):
+        pass
+    assert len(list(jobs.glob("job-*.sh"))) == 2
+
+
+def test_jobs_of_several_workers(jobs, monkeypatch):
     """As many as it takes, whatever the number of workers; asked for again when all workers of one are lost."""
     monkeypatch.setattr(cluster, "_ASK", 0)
     monkeypatch.setattr(cluster, "_LOST", 0)
@@ -294,7 +376,7 @@ def test_jobs_of_several_workers(slurm, monkeypatch):
         assert workers.submit(os.getppid).result() == nanny
         os.killpg(os.getpgid(nanny), signal.SIGKILL)
         assert workers.submit(os.getppid).result() != nanny
-    assert len(list(slurm.glob("job-*.sh"))) == 2
+    assert len(list(jobs.glob("job-*.sh"))) == 2
     assert "No worker is there. slurm says of its jobs: 1 RUNNING (None). Ctrl-C takes them back." in told
 
 

@@ -10,7 +10,9 @@ import ctypes
 import logging
 import os
 import pickle
+import re
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +43,9 @@ _ANY_PORT = ":0"
 _LOOK = 0.2  # seconds between two looks at the workers of a batch system
 _ASK = 15.0  # seconds between two questions to it
 _LOST = 20.0  # seconds without a worker after which a job that had some is lost
-_CONDOR_STATE = '{"IDLE", "RUNNING", "REMOVED", "COMPLETED", "HELD"}[JobStatus - 1]'
+_HELD = "HELD (condor_q -hold says why)"
+_CONDOR_STATE = f'{{"IDLE", "RUNNING", "REMOVED", "COMPLETED", "{_HELD}", "TRANSFERRING", "SUSPENDED"}}[JobStatus - 1]'
+_REASON = re.compile(r"(?:.*ERROR: |.*\n)?(.+)", re.DOTALL)  # HTCondor's last error and what follows, or the last line
 _BATCH_SYSTEMS = {  # Dask's class, what takes jobs, and what lists one's own as "ID STATE"
     "slurm": ("SLURMCluster", "sbatch", ("squeue", "--me", "--noheader", "--format=%A %T (%r)")),
     "htcondor": ("HTCondorCluster", "condor_submit", ("condor_q", "-af:j", _CONDOR_STATE)),
@@ -142,7 +146,12 @@ def _client(specification: str, workers: int | None, stack: ExitStack, tell: Tel
 def batch_system(name: str) -> Any:
     """Dask's cluster of a batch system, without jobs: every core of a job is one worker."""
     kind, command, _ = _BATCH_SYSTEMS[name]
-    system, config = getattr(_import("dask_jobqueue"), kind), import_module("dask").config
+    config = _import("dask").config
+    if name == "htcondor" and isinstance(config.get("jobqueue.htcondor.job-extra-directives", None), list):
+        raise AmpsureError(  # which Dask may drop when the next line reads its defaults
+            "jobqueue.yaml does not describe jobs of htcondor: job-extra-directives are NAME: VALUE there, not a list."
+        )
+    system = getattr(_jobqueue(), kind)
     status = import_module("distributed").Status
     if shutil.which(command) is None:
         raise AmpsureError(f"There is no command {command} here: run this where {name} takes jobs.")
@@ -155,7 +164,7 @@ def batch_system(name: str) -> Any:
             try:
                 await super().start()
             except (RuntimeError, ValueError, OSError) as error:
-                reason = str(error).strip().splitlines()[-1].rstrip(".")
+                reason = " ".join(_REASON.findall(str(error).strip())[0].split()).rstrip(".")
                 self.failure = f"{name} refuses the jobs of jobqueue.yaml: {reason}."
                 self.status = status.running  # in Dask's eyes: it would print a traceback
 
@@ -174,7 +183,10 @@ def batch_system(name: str) -> Any:
     if name == "htcondor":
         options["disk"] = config.get("jobqueue.htcondor.disk", None) or _DISK
     with config.set({"distributed.scheduler.allowed-failures": _PREEMPTIONS}):
-        return system(job_cls=Job, **options)
+        try:
+            return system(job_cls=Job, **options)
+        except (RuntimeError, ValueError, TypeError, OSError) as error:
+            raise AmpsureError(f"jobqueue.yaml does not describe jobs of {name}: {error}.") from error
 
 
 class _Jobs:
@@ -287,6 +299,16 @@ def _keep_memory() -> None:
     if hasattr(libc, "mallopt"):  # of glibc
         libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, as large as glibc lets them grow by itself
         libc.mallopt(-1, 2**26)
+
+
+def _jobqueue() -> Any:
+    """Dask's package of batch systems; when imported, it has Ctrl-C end programs as if they had succeeded."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        return _import("dask_jobqueue")
+    finally:
+        if signal.getsignal(signal.SIGINT) is not handler:
+            signal.signal(signal.SIGINT, handler)
 
 
 def _import(name: str) -> Any:
