@@ -305,10 +305,15 @@ def damage_state(data: bytes, rng: Random) -> bytes:
     return struct.pack("<Q", len(content)) + content + data[8 + length :]
 
 
+def _five_legs() -> np.ndarray[Any, Any]:
+    """Real momenta (N, 5, 4)."""
+    return np.load(FIXTURES / "events-1/events.npy")[:, :-1].reshape(-1, 5, 4)
+
+
 def _surrogate(name: str) -> Callable[[Path], object]:
     """Reads a surrogate of which one file is the case, predicts with it, and writes it as C++."""
     source, changed = (FIXTURES / name).parent, Path(name).name
-    momenta = np.load(FIXTURES / "events-1/events.npy")[:, :-1].reshape(-1, 5, 4)
+    momenta = _five_legs()
 
     def read(folder: Path) -> object:
         for other in {"surrogate.json", "weights.safetensors"} - {changed}:
@@ -489,6 +494,10 @@ def readers() -> list[Reader]:
         _h5, arrays, st.dictionaries(st.sampled_from(["process", "provenance", "checksum", "format"]), _JSON)
     )
     some = ampsure.load_surrogate(FIXTURES / "surrogate-3/mse")
+
+    def predict(suffix: str) -> Callable[[Path], object]:
+        return lambda folder: [some.predict(part) for part in _momenta(folder / f"momenta{suffix}", some)]
+
     native, lhe = _real("events-1/events.h5"), _real("events-1/events.lhe")
     z, y = _real("events-1/events.npz"), _real("events-1/events.npy")
     found = [
@@ -501,8 +510,15 @@ def readers() -> list[Reader]:
         Reader("packed/events.lhe.gz", lhe, [_pack], _LHE.map(gzip.compress), _load(".lhe.gz"), 0.25),
         Reader("events.npz", z, [damage, damage_npz], npz, _load(".npz")),
         Reader("events.npy", y, [damage, damage_npy], npy, _load(".npy"), 0.5),
-        Reader("momenta.npz", z, [damage, damage_npz], npz, lambda f: _momenta(f / "momenta.npz", some), 0.5),
-        Reader("momenta.npy", y, [damage, damage_npy], npy, lambda f: _momenta(f / "momenta.npy", some), 0.5),
+        Reader("momenta.npz", z, [damage, damage_npz], npz, predict(".npz"), 0.5),
+        Reader(
+            "momenta.npy",
+            [_saved(lambda image: np.save(image, _five_legs()))],
+            [damage, damage_npy],
+            npy,
+            predict(".npy"),
+            0.5,
+        ),
         Reader(
             "config.toml",
             [_CONFIG],
@@ -571,6 +587,8 @@ def run(cases: int, made: int, only: str = "") -> Report:
         _guarded(reader, range(round(cases * reader.share / total)), mutated, counts, report.failures)
         examples = round(made * reader.share / total)
         _guarded(reader, range(examples, examples + 1), _random_files, counts, report.failures)
+        if not counts["refused"]:
+            report.failures.append(f"{reader.name}: refused nothing, so nothing was read")
     report.seconds = time.monotonic() - started
     return report
 
