@@ -19,7 +19,6 @@ from ampsure.preprocessing import get_features
 from ampsure.report.style import colour, panels
 from ampsure.surrogate import Surrogate
 
-from .curves import finish
 from .measure import THRESHOLD
 from .presets import Preset
 from .study import Case, Check, Claim, Estimate, Results, Study, Table
@@ -136,15 +135,17 @@ def figure(results: Results) -> Figure:
             lines.setdefault(method, []).append((width, share, trace))
     for k, (method, points) in enumerate(lines.items()):
         x, share, trace = zip(*points, strict=True)
+        ours = method.startswith(RECOMMENDED)  # colours come again
         for panel, y in zip(axes[0], (share, trace), strict=True):
-            panel.plot(x, y, **colour(k), marker="o", markersize=4, label=method)
+            panel.plot(x, y, **colour(k), marker="s" if ours else "o", linewidth=2.2 if ours else 1.2, label=method)
     axes[0, 0].axhline(0.6827, color="0.6", linewidth=0.8)
     axes[0, 1].axhline(1, color="0.6", linewidth=0.8)
     axes[0, 0].set(ylabel=r"share of $|$error$| < \sigma_\mathrm{stat}$ in the gap", ylim=(0, 1))
     axes[0, 1].set(ylabel=r"$\sigma_\mathrm{stat}$ ratio / true-error ratio", yscale="log")
     for panel in axes[0]:
         panel.set(xlabel="half-width of the gap / GeV", xticks=widths)
-    finish(axes[0, 1])
+    drawn.set_figwidth(12)
+    drawn.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     return drawn
 
 
