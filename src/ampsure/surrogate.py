@@ -434,9 +434,9 @@ def sum_of_stages(stages: Sequence[Stage], x: Tensor, systematic: str) -> Tensor
 def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surrogate:
     """A surrogate from its folder; schema, shapes and checksums are checked."""
     folder = Path(path)
-    if not (folder / "surrogate.json").is_file():
-        raise AmpsureError(f"There is no surrogate in {folder}: it has no surrogate.json.")
     try:
+        if not (folder / "surrogate.json").is_file():
+            raise AmpsureError(f"There is no surrogate in {folder}: it has no surrogate.json.")
         description = json.loads((folder / "surrogate.json").read_text())
         if description["format"] != "ampsure-surrogate":
             raise AmpsureError(f"{folder / 'surrogate.json'} does not describe a surrogate.")
