@@ -28,6 +28,7 @@ from ampsure.deploy import export_umami
 from ampsure.io import replacing
 from ampsure.networks import StackedMLP
 from ampsure.training import engine
+from ampsure.training.checkpoint import read_checkpoint
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SMALL = ("--set", "network.hidden=[4]", "--set", "training.epochs=1", "--set", "training.batch_size=100")
@@ -370,6 +371,28 @@ def test_names_that_are_no_text_are_refused(flat_events, tmp_path):
         np.savez(path, momenta=events.momenta, amplitude=events.amplitude, process=process)
         with pytest.raises(AmpsureError, match=r"process description in x\.npz is damaged"):
             ampsure.load(path)
+
+
+def test_pipes_are_not_waited_for(folder, tmp_path):
+    for path, words in ((folder / "run/weights.safetensors", "no weights"), (tmp_path / "state", "not a file")):
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        with pytest.raises(AmpsureError, match=words):
+            ampsure.load_surrogate(folder / "run") if words == "no weights" else read_checkpoint(path)
+
+
+def test_full_memory(run, flat_events, tmp_path, monkeypatch):
+    """Both ways in which it is told."""
+    ampsure.save(flat_events[:100], tmp_path / "x.h5")
+    networks = ("--set", "network.hidden=[4]", "--set", "posterior.members=2")
+
+    def no_memory(*_, **__):
+        return torch.empty(2**58)
+
+    monkeypatch.setattr(StackedMLP, "__init__", no_memory)
+    assert_one_sentence(run("train", "--data", "x.h5", *networks, "-o", "a"), "not enough memory")
+    monkeypatch.setattr(StackedMLP, "__init__", lambda *_, **__: np.empty(2**58))
+    assert_one_sentence(run("train", "--data", "x.h5", *networks, "-o", "b"), "not enough memory")
 
 
 def test_numbers_without_end_in_a_provenance(flat_events, run, tmp_path):

@@ -35,6 +35,10 @@ def main() -> None:
     except OSError as error:  # of a name that cannot even be asked about, or of what is printed
         what = "The output" if error.filename is None else os.fsdecode(error.filename)
         _fail(f"{what} cannot be used ({error.strerror or error}): free some space or choose another name.")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):  # torch's words on the CPU
+            raise
+        _fail("There is not enough memory for this: free some of it, or ask for smaller networks or fewer events.")
 
 
 def _fail(sentence: str) -> None:
