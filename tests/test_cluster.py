@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -179,11 +180,13 @@ def test_no_cluster_is_one_sentence(run, monkeypatch):
         ("tcp://127.0.0.1:9", "No scheduler of Dask answers at tcp://127.0.0.1:9"),
         ("tcp://127.0.0.1", "No scheduler"),
         ("http://127.0.0.1:9", "No scheduler"),
+        ("tls://127.0.0.1:9", "No scheduler"),
         ("slurm", "how many workers"),
     ):
         code, _, errors = run(*command, where)
         assert code == 2
         assert words in errors
+        gc.collect()  # what Dask has left of a client waits, and tells of it, when it goes
     code, _, errors = run(*command, "tcp://127.0.0.1:9", "--workers", 3)
     assert code == 2
     assert "leave out" in errors

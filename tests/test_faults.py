@@ -28,6 +28,7 @@ from ampsure.deploy import export_umami
 from ampsure.io import replacing
 from ampsure.networks import StackedMLP
 from ampsure.training import engine
+from ampsure.training.checkpoint import read_checkpoint
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SMALL = ("--set", "network.hidden=[4]", "--set", "training.epochs=1", "--set", "training.batch_size=100")
@@ -303,6 +304,12 @@ def npy_without_end(path):
     path.write_bytes(path.read_bytes().replace(b"(1, 21)", b"(1000000000000, 21)"))
 
 
+def npy_of_nothing(path):
+    """Items without a size: so many of them take no bytes, but time without end."""
+    np.lib.format.open_memmap(path, "w+", shape=(1, 5, 4))
+    path.write_bytes(path.read_bytes().replace(b"<f8", b"|S0").replace(b"(1, 5, 4)", b"(10000000000, 5, 4)"))
+
+
 def gz_bomb(path):
     path.write_bytes(gzip.compress(b"<LesHouchesEvents>" + b" " * 2**26, 1))
 
@@ -341,6 +348,7 @@ class Payload:
         (npz_bomb, ".npz", "would unpack to"),
         (npz_with_code, ".npz", "cannot be read as a .npz file of plain numbers"),
         (npy_without_end, ".npy", "cannot be read as a .npy file of plain numbers"),
+        (npy_of_nothing, ".npy", "cannot be read as a .npy file of plain numbers"),
         (gz_bomb, ".lhe.gz", "would unpack to"),
         (laughs, ".lhe", "cannot be read as an LHE file"),
         (h5_bomb, ".h5", "would unpack to"),
@@ -353,6 +361,47 @@ def test_traps(write, suffix, words, tmp_path, monkeypatch):
     with pytest.raises(AmpsureError, match=words):
         ampsure.load(tmp_path / f"trap{suffix}")
     assert [path.name for path in tmp_path.iterdir()] == [f"trap{suffix}"]
+
+
+def test_names_that_are_no_text_are_refused(flat_events, tmp_path):
+    """JSON may hold halves of letters, which no terminal and no font can show."""
+    path, events = tmp_path / "x.npz", flat_events[:10]
+    for name in ("name", "unit"):
+        process = json.dumps({**events.process.to_dict(), name: "\ud800"})
+        np.savez(path, momenta=events.momenta, amplitude=events.amplitude, process=process)
+        with pytest.raises(AmpsureError, match=r"process description in x\.npz is damaged"):
+            ampsure.load(path)
+
+
+def test_pipes_are_not_waited_for(folder, tmp_path):
+    for path, words in ((folder / "run/weights.safetensors", "no weights"), (tmp_path / "state", "not a file")):
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        with pytest.raises(AmpsureError, match=words):
+            ampsure.load_surrogate(folder / "run") if words == "no weights" else read_checkpoint(path)
+
+
+def test_full_memory(run, flat_events, tmp_path, monkeypatch):
+    """Both ways in which it is told."""
+    ampsure.save(flat_events[:100], tmp_path / "x.h5")
+    networks = ("--set", "network.hidden=[4]", "--set", "posterior.members=2")
+
+    def no_memory(*_, **__):
+        return torch.empty(2**58)
+
+    monkeypatch.setattr(StackedMLP, "__init__", no_memory)
+    assert_one_sentence(run("train", "--data", "x.h5", *networks, "-o", "a"), "not enough memory")
+    monkeypatch.setattr(StackedMLP, "__init__", lambda *_, **__: np.empty(2**58))
+    assert_one_sentence(run("train", "--data", "x.h5", *networks, "-o", "b"), "not enough memory")
+
+
+def test_numbers_without_end_in_a_provenance(flat_events, run, tmp_path):
+    generation = {"cross_section": 10**400, "cross_section_error": 1}
+    shutil.copytree(FIXTURES / "surrogate-3/recommended", tmp_path / "run")
+    ampsure.save(replace(flat_events[:100], provenance={"generation": generation}), tmp_path / "x.h5")
+    for command in (("inspect", "x.h5"), ("histogram", "run", "--data", "x.h5", "-o", "x")):
+        code, _, err = run(*command)
+        assert code == 0, err
 
 
 def test_shapes_that_are_not_those_of_the_weights_are_not_believed(folder):
@@ -386,3 +435,49 @@ def test_names_from_files_stay_names(folder, run):
     description["history"][evil] = description["history"]["sigma"]  # reports would call a figure so
     (folder / "run/surrogate.json").write_text(json.dumps(description))
     assert_one_sentence(run("predict", "run", "events.h5", "-o", "OUT/y.npz"), "is damaged .* is no name")
+
+
+# what is around a command
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_names_that_are_too_long(folder, run, name):
+    """Of what is written; a name that cannot even be asked about is no bug."""
+    long = [argument.replace("OUT/", 300 * "x") for argument in WRITERS[name]]
+    before = {path for path in folder.rglob("*") if path.is_file()}
+    assert_one_sentence(run(*long), "(File name too long|cannot be made)")
+    assert {path for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_surrogates_with_names_that_are_too_long(run):
+    assert_one_sentence(run("predict", 300 * "x", "events.h5", "-o", "x.npz"), "File name too long")
+
+
+def program(*arguments: str, stdout: int = subprocess.PIPE, **variables: str) -> tuple[int, str, str]:
+    """`ampsure ARGUMENTS` as a process of its own."""
+    command = [sys.executable, "-W", "ignore", "-m", "ampsure", *arguments]
+    found = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
+    return found.returncode, found.stdout or "", " ".join(found.stderr.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("command", [("study", "list"), ("config", "show")])
+def test_output_to_a_full_disk(command):
+    with open("/dev/full", "w") as full:
+        assert_one_sentence(program(*command, stdout=full.fileno()), "No space left on device")
+
+
+def test_terminals_that_do_not_know_all_letters():
+    code, out, err = program("study", "list", PYTHONIOENCODING="ascii")
+    assert code == 0, err
+    assert out.isascii()
+
+
+@pytest.mark.parametrize("variables", [{"WORLD_SIZE": "many"}, {"WORLD_SIZE": "2"}, {"WORLD_SIZE": "2", "RANK": "0"}])
+def test_processes_that_nobody_started(run, monkeypatch, variables):
+    for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for command in (("study", "list"), ("train", "--data", "events.h5")):
+        assert_one_sentence(run(*command), "start them with torchrun, or unset WORLD_SIZE")

@@ -23,6 +23,13 @@ COMMANDS = {
     "train bayesian": ("train", "--data", "events.h5", "--method", "bayesian", "-o", "OUT/run", *SMALL),
     "audit": ("audit", "events.h5", "-o", "OUT/x.npz", "--clean", "OUT/c.h5", "--folds", "2", *SMALL, *SIGMA),
     "predict": ("predict", "bayesian", "events.h5", "--samples", "3", "--sample-seed", "7", "-o", "OUT/x.npz"),
+    "evaluate": ("evaluate", "run", "--data", "events.h5"),
+    "report": ("report", "run", "--data", "events.h5", "-o", "OUT/x.html"),
+    "compare": ("compare", "run", "bayesian", "--data", "events.h5", "-o", "OUT/x.html"),
+    "grid": (
+        "grid", "--data", "events.h5", "--method", "heteroscedastic", "--vary", "training.seed=1,2",
+        "-o", "OUT/grid", *SMALL,
+    ),
     "histogram": ("histogram", "run", "--data", "events.h5", "-o", "OUT/x"),
     "reweight": ("reweight", "events.lhe", "--surrogate", "run", "-o", "OUT/x.lhe.gz", "--members"),
     "unweight": ("unweight", "run", "-n", "60", "--seed", "7", "-o", "OUT/x.h5"),
@@ -45,9 +52,9 @@ def test_twice(name, run, tmp_path, flat_events):
     found = []
     for _ in range(2):
         (tmp_path / "OUT").mkdir()
-        code, _, err = run(*COMMANDS[name])
+        code, out, err = run(*COMMANDS[name])
         assert code == 0, err
-        found.append(contents(tmp_path / "OUT"))
+        found.append({"printed": out} if name == "evaluate" else contents(tmp_path / "OUT"))
         shutil.rmtree(tmp_path / "OUT")
     first, second = found
     assert first

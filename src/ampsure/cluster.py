@@ -122,9 +122,18 @@ def _client(specification: str, workers: int | None, stack: ExitStack, tell: Tel
     if "://" in specification:
         if workers is not None:
             raise AmpsureError(f"The cluster at {specification} has the workers it has: leave out their number.")
+
+        class Client(distributed.Client):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                try:
+                    super().__init__(specification, timeout=_SECONDS, set_as_default=False)
+                except Exception:
+                    self.status = "closed"  # or it would wait for itself when it goes, and print a traceback
+                    raise
+
         try:
-            client = distributed.Client(specification, timeout=_SECONDS, set_as_default=False)
-        except (OSError, ValueError) as error:
+            client = Client()
+        except (OSError, ValueError, TypeError, RuntimeError, ImportError) as error:  # TypeError: TLS without keys
             raise AmpsureError(f"No scheduler of Dask answers at {specification}: check the address.") from error
         return stack.enter_context(client), None
     if specification == "local":

@@ -434,14 +434,16 @@ def sum_of_stages(stages: Sequence[Stage], x: Tensor, systematic: str) -> Tensor
 def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surrogate:
     """A surrogate from its folder; schema, shapes and checksums are checked."""
     folder = Path(path)
-    if not (folder / "surrogate.json").is_file():
-        raise AmpsureError(f"There is no surrogate in {folder}: it has no surrogate.json.")
     try:
+        if not (folder / "surrogate.json").is_file():
+            raise AmpsureError(f"There is no surrogate in {folder}: it has no surrogate.json.")
         description = json.loads((folder / "surrogate.json").read_text())
         if description["format"] != "ampsure-surrogate":
             raise AmpsureError(f"{folder / 'surrogate.json'} does not describe a surrogate.")
         if (schema := description["schema_version"]) > SCHEMA_VERSION:
             raise AmpsureError(f"{folder} was written by a newer ampsure (schema {schema}): update ampsure to read it.")
+        if not (folder / "weights.safetensors").is_file():  # a pipe would be waited for
+            raise AmpsureError(f"There are no weights in {folder}: copy the folder again.")
         tensors = load_file(folder / "weights.safetensors")
         if _tensor_checksum(tensors) != description["weights_checksum"]:
             raise AmpsureError(f"The weights in {folder} do not match their description: copy the folder again.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -21,12 +23,32 @@ __all__ = ["app", "deploy", "events", "grids", "main", "reports", "studies", "su
 
 def main() -> None:
     """Run the command line; bad input is one sentence and exit code 2."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # it may not know Δ, nor the name of a file
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except AmpsureError as error:
-        if first_to_fail():
-            Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}")
-        sys.exit(2)
+        _fail(str(error))
+    except OSError as error:  # of a name that cannot even be asked about, or of what is printed
+        what = "The output" if error.filename is None else os.fsdecode(error.filename)
+        _fail(f"{what} cannot be used ({error.strerror or error}): free some space or choose another name.")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):  # torch's words on the CPU
+            raise
+        _fail("There is not enough memory for this: free some of it, or ask for smaller networks or fewer events.")
+
+
+def _fail(sentence: str) -> None:
+    if first_to_fail():
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(sentence)}")
+    try:
+        sys.stdout.flush()
+    except OSError:  # Python would try once more, and have its own words and exit code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(2)
 
 
 def _version(value: bool) -> None:

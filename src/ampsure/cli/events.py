@@ -238,7 +238,7 @@ def _summary(events: Events) -> Iterator[tuple[str, str]]:
         yield "left to tests alone", f"{(~events.trainable).sum():,} events"
     generation = record(events, "generation", "cross_section", "cross_section_error")
     found = [generation.get(name) for name in ("cross_section", "cross_section_error")]
-    if all(isinstance(number, int | float) for number in found):
+    if all(isinstance(number, int | float) and abs(number) < 1e300 for number in found):  # JSON's integers have no end
         yield "cross section", f"{found[0]:.5g} ± {found[1]:.2g} pb"
     if command := record(events, "command"):
         yield "made by", ", ".join(f"{k} {v}" for k, v in command.items())

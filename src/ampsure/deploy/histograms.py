@@ -105,7 +105,7 @@ def histogram(
         raise AmpsureError("The edges of bins must be two or more finite numbers that increase.")
     try:
         total, unit = float(events.provenance["generation"]["cross_section"]), "pb"
-    except (KeyError, TypeError, ValueError):  # provenance is free in form
+    except (KeyError, OverflowError, TypeError, ValueError):  # provenance is free in form
         total, unit = 1.0, "1"
     rate = events.weights / events.truth * (total / events.weights.sum())
     p = surrogate.predict(events.momenta)

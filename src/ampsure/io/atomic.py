@@ -103,6 +103,12 @@ def make_folder(path: Path) -> Path:
 def check_writable(path: str | os.PathLike[str]) -> Path:
     """Where a file of this name would be written, if it can be."""
     target = Path(os.path.realpath(path))  # a link stays a link
+    try:
+        target.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # too long a name, or a folder one may not look into
+        raise AmpsureError(f"{path} cannot be written ({error.strerror}): choose another name or folder.") from error
     if target.is_dir():
         raise AmpsureError(f"{path} is a folder: give the name of a file to write.")
     if target.exists() and not target.is_file():

@@ -114,7 +114,7 @@ def _check_header(file: IO[bytes], size: int) -> None:
     head = BytesIO(file.read(2**16))
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, _, dtype = readers[np.lib.format.read_magic(head)](head)
-    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize > size - head.tell():
+    if min(shape, default=0) < 0 or prod(shape) * max(dtype.itemsize, 1) > size - head.tell():
         raise ValueError(f"an array of {dtype} {shape} in {size} bytes")
 
 

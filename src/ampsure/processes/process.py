@@ -48,6 +48,10 @@ class Process:
     def __post_init__(self) -> None:
         object.__setattr__(self, "pdg_ids", tuple(int(i) for i in self.pdg_ids))
         object.__setattr__(self, "masses", tuple(float(m) for m in self.masses))
+        try:
+            f"{self.name} {self.unit}".encode()
+        except UnicodeEncodeError as error:  # JSON may hold what no terminal and no font can show
+            raise AmpsureError(f"Process {self.name!r} has a name or a unit that is not text: {error}.") from error
         if len(self.pdg_ids) != len(self.masses):
             counts = f"{len(self.pdg_ids)} PDG ids and {len(self.masses)} masses"
             raise AmpsureError(f"Process {self.name!r} has {counts}: give each leg one.")

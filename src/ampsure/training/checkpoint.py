@@ -67,6 +67,8 @@ def read_checkpoint(path: Path) -> Any:
         return value
 
     with resuming(path):
+        if not path.is_file():  # a pipe would be waited for
+            raise AmpsureError(f"{path} is not a file: remove it to start again.")
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

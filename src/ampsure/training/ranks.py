@@ -100,7 +100,18 @@ class Share:
 
 def processes() -> int:
     """How many processes were started together, by `torchrun` or whatever else sets its variables."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        size = int(os.environ.get("WORLD_SIZE") or 1)
+        if size < 1 or (size > 1 and not (os.environ["MASTER_ADDR"] and 0 <= int(os.environ["RANK"]) < size)):
+            raise ValueError
+        if size > 1:
+            int(os.environ["MASTER_PORT"])
+    except (KeyError, ValueError) as error:
+        raise AmpsureError(
+            "The variables WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT do not say how processes find each other:"
+            " start them with torchrun, or unset WORLD_SIZE."
+        ) from error
+    return size
 
 
 def find_ranks(device: torch.device) -> Ranks:
@@ -120,11 +131,9 @@ def close_ranks() -> None:
 
 def first_to_fail() -> bool:
     """Whether no other process has asked before: an error that all of them meet is told once."""
-    if processes() == 1:
-        return True
     try:
-        return int(_store().add("ampsure/failed", 1)) == 1
-    except RuntimeError:  # the process that kept the count is gone: rather twice than never
+        return processes() == 1 or int(_store().add("ampsure/failed", 1)) == 1
+    except (RuntimeError, ValueError):  # there is no process that keeps the count, or not any more: twice, not never
         return True
 
 
