@@ -27,6 +27,8 @@ from ampsure.config import resolve
 from ampsure.deploy import export_umami
 from ampsure.io import replacing
 from ampsure.networks import StackedMLP
+from ampsure.studies import get_study
+from ampsure.studies.runner import load_record
 from ampsure.training import engine
 from ampsure.training.checkpoint import read_checkpoint
 
@@ -379,6 +381,9 @@ def test_pipes_are_not_waited_for(folder, tmp_path):
         os.mkfifo(path)
         with pytest.raises(AmpsureError, match=words):
             ampsure.load_surrogate(folder / "run") if words == "no weights" else read_checkpoint(path)
+    os.mkfifo(tmp_path / "study.json")
+    with pytest.raises(AmpsureError, match="not a readable result"):
+        load_record(get_study("true-amplitudes"), tmp_path / "study.json")
 
 
 def test_full_memory(run, flat_events, tmp_path, monkeypatch):

@@ -40,6 +40,7 @@ COMMANDS = {
         "study", "run", "error-propagation", "--data", "events.h5", "--device", "cpu",
         "-o", "OUT/s", "--cache", "OUT/c",
     ),
+    "study report": ("study", "report", "--preset", "smoke", "-o", "OUT"),
 }  # fmt: skip
 
 
@@ -52,6 +53,8 @@ def test_twice(name, run, tmp_path, flat_events):
     found = []
     for _ in range(2):
         (tmp_path / "OUT").mkdir()
+        if name == "study report":
+            shutil.copytree(FIXTURES / "study-1", tmp_path / "OUT", dirs_exist_ok=True)
         code, out, err = run(*COMMANDS[name])
         assert code == 0, err
         found.append({"printed": out} if name == "evaluate" else contents(tmp_path / "OUT"))

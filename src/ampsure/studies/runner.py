@@ -350,6 +350,8 @@ def _measured(path: Path) -> dict[str, dict[str, Any]]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError(path)
         found: dict[str, Any] = json.loads(path.read_text())
         if found["format"] != "ampsure-study":
             raise AmpsureError(f"{path} is no result of a study: remove it and run the study again.")
