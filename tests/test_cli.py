@@ -49,6 +49,7 @@ def test_settings_are_overridden(run, tmp_path):
         (("generate", "gg_yyg", "-o", "x.root"), "unknown suffix"),
         (("generate", "gg_yyg", "-o", "missing/x.h5"), "no folder"),
         (("generate", "gg_yyg", "-n", "0", "-o", "x.h5"), "must be positive"),
+        (("generate", "gg_yyg", "-n", str(10**15), "-o", "x.h5"), "more than there is memory"),
         (("generate", "gg_yyg", "--set", "cuts.pt_jets=3", "-o", "x.h5"), "did you mean 'cuts.pt_jet'"),
         (("generate", "gg_yyg", "--set", "energy", "-o", "x.h5"), "NAME=VALUE"),
         (("generate", "gg_yyg", "--set", "cuts=3", "--set", "cuts.pt_jet=3", "-o", "x.h5"), "twice"),

@@ -17,7 +17,8 @@ from ampsure import AmpsureError, Events, scratch
 from ampsure.cli import common
 from ampsure.config import TrainingConfig
 from ampsure.events import COLUMNS
-from ampsure.io import EventFile, appending, checksum, load, load_or_open, memory, save, stream
+from ampsure.io import EventFile, appending, checksum, load, load_or_open, save, stream
+from ampsure.memory import available_memory
 from ampsure.likelihoods import get_likelihood
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Ensemble
@@ -166,7 +167,7 @@ def test_what_does_not_fit_is_opened(flat_events, tmp_path):
     assert isinstance(load_or_open(tmp_path / "events.npz", memory=1e-3), Events)
     with pytest.raises(AmpsureError, match="convert --invalid drop"):
         load_or_open(tmp_path / "events.h5", memory=1e-3, invalid="drop")
-    assert 2**28 < memory.available_memory() < 2**50
+    assert 2**28 < available_memory() < 2**50
 
 
 # columns

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from ampsure._version import versions
 from ampsure.cluster import Cluster
 from ampsure.errors import AmpsureError
-from ampsure.events import Events
+from ampsure.events import COLUMNS, Events
+from ampsure.memory import available_memory
 from ampsure.processes import Process, get_process
 from ampsure.threads import one_thread
 
@@ -114,6 +115,11 @@ def generate(
     process = get_process(process) if isinstance(process, str) else process
     if process.exact is None:
         raise AmpsureError(f"No exact amplitude is known for process {process.name!r}, so it cannot be generated.")
+    if (size := 8 * n * (4 * process.n_legs + len(COLUMNS))) > available_memory():
+        raise AmpsureError(
+            f"{n:,} events take {size / 2**30:,.0f} GiB, more than there is memory: generate parts of them, each with"
+            " a seed of its own, and append these to one file (ampsure.io.appending)."
+        )
     settings = get_settings(preset, **overrides)
     if "identical" in settings.couplings:
         raise AmpsureError("The factor for identical particles is part of the cross section: leave out 'identical'.")

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
+from ampsure.memory import available_memory
 from ampsure.processes import Process, get_process
 
 from . import hdf5, lhe, numpy
 from .atomic import check_writable, locked, make_folder, replacing, temporary_beside
 from .hdf5 import PART, Columns, EventFile, Writer, checksum
-from .memory import available_memory
 
 __all__ = [
     "FORMATS",
