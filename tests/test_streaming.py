@@ -18,8 +18,8 @@ from ampsure.cli import common
 from ampsure.config import TrainingConfig
 from ampsure.events import COLUMNS
 from ampsure.io import EventFile, appending, checksum, load, load_or_open, save, stream
-from ampsure.memory import available_memory
 from ampsure.likelihoods import get_likelihood
+from ampsure.memory import available_memory
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Ensemble
 from ampsure.preprocessing import AsinhTarget, LogTarget, Standardization
