@@ -352,7 +352,7 @@ def test_the_example_of_the_documentation_compiles_and_runs(exported, trained, e
     [
         '"; } int evil = system("touch pwned"); namespace x { char y[] = "',
         '??/" \\\n#error\n%s */ //\\',
-        "gg\0\u2192 \udcff γγ\x7f",
+        "gg\0\u2192 γγ\x7f",
     ],
 )
 def test_hostile_names_stay_names(name, trained, tmp_path, monkeypatch):

@@ -105,7 +105,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     target = Path(os.path.realpath(path))  # a link stays a link
     try:
         target.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # of its folder there is more to say below
         pass
     except OSError as error:  # too long a name, or a folder one may not look into
         raise AmpsureError(f"{path} cannot be written ({error.strerror}): choose another name or folder.") from error
