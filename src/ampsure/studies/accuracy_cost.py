@@ -20,7 +20,7 @@ PAPER, RECOMMENDED = "paper", "recommended"
 EPOCHS: dict[str, dict[str, tuple[int, ...]]] = {
     "smoke": {PAPER: (2, 6), RECOMMENDED: (1, 3)},
     "laptop": {PAPER: (4, 15), RECOMMENDED: (2, 8)},
-    "full": {PAPER: (7, 72, 720), RECOMMENDED: (4, 33, 330)},  # 1, 10 and 100 s of an H200
+    "full": {PAPER: (7, 72, 720), RECOMMENDED: (4, 33, 330, 2200)},  # 1, 10, 100 and 600 s of an H200
     "paper-short": {PAPER: (7, 72), RECOMMENDED: (4, 33)},
     "paper": {PAPER: (7, 72, 720, 7200), RECOMMENDED: (4, 33, 330, 3300)},
 }
@@ -73,15 +73,12 @@ def figure(results: Results) -> Figure:
 
 
 def gain(results: Results) -> list[Check]:
-    slowest = results.labels("epochs", recipe=PAPER)[-1], results.labels("epochs", recipe=RECOMMENDED)[-1]
-    paper, ours = (
-        next(results.where(recipe=name, epochs=epochs))
-        for name, epochs in zip((PAPER, RECOMMENDED), slowest, strict=True)
-    )
+    paper = max(results.where(recipe=PAPER), key=lambda m: m["seconds"])
+    ours = min(results.where(recipe=RECOMMENDED), key=lambda m: abs(m["seconds"] - paper["seconds"]))
     gained = paper["accuracy"]["mean"] / ours["accuracy"]["mean"]
     # one run each; runs differ by some ten per cent
     return [
-        Check("mean |Δ|, paper / recommended, longest training", Estimate(gained, 0.2 * gained), 10.0),
+        Check("mean |Δ|, paper / recommended, longest training of paper", Estimate(gained, 0.2 * gained), 10.0),
         Check("seconds of it, recommended / paper", Estimate(ours["seconds"] / paper["seconds"], 0.05), 0.0, 1.2),
     ]
 
