@@ -18,12 +18,12 @@ import ampsure
 from ampsure import AmpsureError, audit, fit, load_surrogate
 from ampsure.calibration import Calibration, Pulls, VarianceCorrection
 from ampsure.config import resolve
-from ampsure.disturbances import BoxSmearing, Gap
+from ampsure.disturbances import BoxSmearing, Gap, UniformSmearing
 from ampsure.evaluation import BinnedReach, pulls_of
 from ampsure.learning import _calibrate, _residual_and_variance, _wrong
 from ampsure.likelihoods import get_likelihood
 from ampsure.networks import StackedMLP
-from ampsure.noise import find_noise
+from ampsure.noise import NoiseProfile, find_noise
 from ampsure.preprocessing import Standardization
 from ampsure.surrogate import combine
 from ampsure.training import TrainingInterrupted
@@ -282,6 +282,27 @@ def test_a_noisy_box_is_found_and_saved(events, tmp_path):
     assert surrogate.provenance["data"]["wrong"] < 0.1 * inside.sum()
 
 
+def test_what_is_known_of_noise_leaves_the_amplitude_as_it_is(events):
+    """A log-normal amplitude has a larger mean the more noise it has, if it is the mean of the logarithm that is known."""
+    surrogate = fit(events, "recommended", config=CONFIG, epochs=3, batch_size=64, seed=1)
+    assert surrogate.unbiased
+    first = surrogate.predict(events.momenta)
+    column = torch.tensor([[0.0, -np.inf, np.inf, 0.04 / surrogate.target.scale**2]], dtype=torch.float64)
+    second = replace(surrogate, noise=NoiseProfile(column)).predict(events.momenta)
+    np.testing.assert_allclose(second.amplitude, first.amplitude, rtol=1e-12)
+    assert (second.sigma_syst > 0.2 * second.amplitude).all()
+    assert not fit(events, "recommended", config=CONFIG, epochs=1, seed=1, stages=1).unbiased
+
+
+def test_noise_everywhere_gives_no_bias():
+    many = ampsure.generate("gg_yyg", 12_000, preset="benchmark", seed=5)
+    noisy = UniformSmearing(0.2)(many, seed=1)
+    config = {"network": {"hidden": (16, 16)}, "posterior": {"members": 2}}
+    p = fit(noisy, "recommended", config=config, epochs=20, batch_size=128, seed=1).predict(many.momenta)
+    bias = np.mean(p.amplitude / many.amplitude) - 1
+    assert abs(bias) < 4 * 0.2 / np.sqrt(0.7 * len(many))  # the mean of the logarithm is lower by 0.02
+
+
 @pytest.mark.parametrize("n", [20, 40, 70])
 def test_few_events_have_an_uncertainty(n, events):
     """With 40 to 79 events, one is left for the scale: it is no measure of its own distance."""
@@ -425,12 +446,21 @@ def test_reach_by_bin_holds_its_promise():
     assert abs(shares[1] - 0.683) < 4 * np.sqrt(2 * 0.683 * 0.317 / 4000)  # events of both samples
 
 
-@given(st.floats(-9, 9), st.floats(0.1, 10), st.floats(0, 3), st.floats(-3, 3), st.floats(-12, 3))
-def test_residuals_of_the_correction_are_right_or_wrong(residual, variance, besides, log_factor, odds):
-    y = torch.tensor([[residual, variance, besides]], dtype=torch.float64)
+@given(
+    st.floats(-9, 9),
+    st.floats(0.1, 10),
+    st.floats(0, 3),
+    st.floats(-3, 3),
+    st.floats(-12, 3),
+    st.just(0.0) | st.floats(0.01, 2),
+)
+def test_residuals_of_the_correction_are_right_or_wrong(residual, variance, besides, log_factor, odds, exponent):
+    y = torch.tensor([[residual, variance, besides, exponent]], dtype=torch.float64)
     out = torch.tensor([[[log_factor, odds]]], dtype=torch.float64)
     width = np.sqrt(np.exp(log_factor) * variance + besides)
     share = special.expit(np.clip(odds, -9, 0))
+    if exponent:
+        residual += exponent * min(width**2, exponent**-2.0) / 2  # of the logarithm, if it was from that of the mean
     right = (1 - share) * stats.norm.pdf(residual, scale=width)
     wrong = share / (2 * np.log(21) * (width + abs(residual)))  # log-uniform in 1 + |pull| up to 21
     assert VarianceCorrection().nll(out, y).item() == pytest.approx(-np.log(right + wrong), rel=1e-9, abs=1e-9)
@@ -443,7 +473,7 @@ def test_amplitudes_that_are_a_little_wrong_leave_the_variance_as_it_is(share):
     n = 40_000
     size = np.where(rng.random(n) < share, np.exp(rng.uniform(0, np.log(20), n)), 0.0)
     residual = torch.from_numpy(rng.standard_normal(n) + size * rng.choice([-1, 1], n))
-    y = torch.stack([residual, torch.ones(n), torch.zeros(n)], dim=1)
+    y = torch.stack([residual, torch.ones(n), torch.zeros(n), torch.zeros(n)], dim=1)
 
     def loss(theta):
         return VarianceCorrection().nll(torch.from_numpy(theta).expand(1, n, 2), y).mean().item()

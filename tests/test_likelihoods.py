@@ -29,6 +29,7 @@ from ampsure.likelihoods import (
     get_likelihood,
 )
 from ampsure.likelihoods.evidential import log_gamma_ratio
+from ampsure.likelihoods.gaussian import AmplitudeMean
 from ampsure.likelihoods.natural import natural_nll
 
 EVERY = [
@@ -589,3 +590,30 @@ def test_names():
 def test_refusals(name, options, message):
     with pytest.raises(AmpsureError, match=message):
         get_likelihood(name, **options)
+
+
+@few
+@given(location, st.floats(-12, 0), st.floats(0.1, 1))
+def test_the_mean_can_be_that_of_the_amplitude(mean, log_var, exponent):
+    out = torch.tensor([[[mean, log_var]]], dtype=torch.float64)
+    likelihood, width = AmplitudeMean(Gaussian()), math.exp(log_var / 2)
+
+    def density(y: float) -> float:
+        return math.exp(-likelihood.nll(out, torch.tensor([[y, exponent]], dtype=torch.float64)).item())
+
+    centre = mean - exponent * width**2 / 2
+    total, amplitude = (
+        integrate.quad(lambda y, k=k: math.exp(k * y) * density(y), centre - 12 * width, centre + 12 * width)[0]
+        for k in (0.0, exponent)
+    )
+    assert total == pytest.approx(1, rel=1e-7)
+    assert amplitude == pytest.approx(math.exp(exponent * mean), rel=1e-7)
+
+
+@pytest.mark.parametrize("options", [{}, {"beta": 0.5}, {"faithful": True}, {"outliers": 1e-3}])
+def test_without_an_exponent_it_is_the_gaussian(options):
+    out, y = torch.randn(2, 8, 2, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    plain, columns = Gaussian(**options), torch.stack([y, torch.zeros(8, dtype=torch.float64)], dim=1)
+    for name in ("nll", "loss", "validation_loss"):
+        torch.testing.assert_close(getattr(AmplitudeMean(plain), name)(out, columns), getattr(plain, name)(out, y))
+    assert AmplitudeMean(plain).detached == plain.detached

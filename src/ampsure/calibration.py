@@ -13,13 +13,13 @@ from torch.nn.functional import softplus
 
 from ampsure.errors import AmpsureError
 from ampsure.likelihoods import Likelihood
-from ampsure.likelihoods.base import LOG_2PI, bounded
+from ampsure.likelihoods.base import LOG_2PI, bounded, log_mean
 from ampsure.networks import StackedMLP
 from ampsure.preprocessing import Standardization
 
 __all__ = ["REVISION", "Calibration", "VarianceCorrection", "calibration_inputs", "conformal_rank", "conformal_reach"]
 
-REVISION = 3
+REVISION = 4
 """Of how calibrations are learned: what was measured with an earlier one is measured again."""
 
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
@@ -30,7 +30,9 @@ _FEWEST, _MOST = -9.0, 0.0  # logarithm of the odds of being wrong
 
 
 class VarianceCorrection(Likelihood):
-    """The network gives the log of a factor to a variance; y is (B, 3): residual, that variance, and one besides it.
+    """The network gives the log of a factor to a variance.
+
+    y is (B, 4): residual, that variance, one besides it, and the exponent if the residual is from a `log_mean`, or 0.
 
     Its second output is the log of the odds that an amplitude is wrong, by too little to be called so: such amplitudes
     would otherwise make the variance too large, and most where it is smallest. Residuals of the others are Gaussian,
@@ -40,26 +42,26 @@ class VarianceCorrection(Likelihood):
     name = "variance-correction"
     n_outputs = 2
 
-    def nll(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 2), (B, 3) -> (E, B)
+    def nll(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 2), (B, 4) -> (E, B)
         return -torch.logaddexp(*self._components(out, y))
 
     def right(self, out: Tensor, y: Tensor) -> Tensor:
-        """Probability of not being wrong: (E, B, 2), (B, 3) -> (E, B)."""
+        """Probability of not being wrong: (E, B, 2), (B, 4) -> (E, B)."""
         right, wrong = self._components(out, y)
         return torch.sigmoid(right - wrong)
 
     def pull(self, out: Tensor, y: Tensor) -> Tensor:
-        """Residual in units of the corrected standard deviation: (E, B, 2), (B, 3) -> (E, B)."""
-        return y[..., 0] / self._variance(out, y).sqrt()
+        """Residual in units of the corrected standard deviation: (E, B, 2), (B, 4) -> (E, B)."""
+        variance = self._variance(out, y)
+        return log_mean(y[..., 0], variance, y[..., 3]) / variance.sqrt()
 
     def _variance(self, out: Tensor, y: Tensor) -> Tensor:
         return bounded(out[..., 0]).exp() * y[..., 1] + y[..., 2]
 
     def _components(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Logarithms of the weighted densities of right and wrong amplitudes."""
-        residual, odds = y[..., 0], out[..., 1]
-        log_var = self._variance(out, y).log()
-        pull, odds = residual.abs() * torch.exp(-0.5 * log_var), odds.clamp(_FEWEST, _MOST)
+        log_var, odds = self._variance(out, y).log(), out[..., 1].clamp(_FEWEST, _MOST)
+        pull = self.pull(out, y).abs()
         right = -0.5 * (pull.square() + LOG_2PI) - softplus(odds)
         wrong = -torch.log1p(pull) - log(2 * log(1 + _LARGEST)) - softplus(-odds)
         return right - 0.5 * log_var, wrong - 0.5 * log_var

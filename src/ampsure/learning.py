@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, cast
@@ -19,11 +20,12 @@ from ampsure.generation.settings import Cuts
 from ampsure.io import EventFile
 from ampsure.likelihoods import Likelihood, get_likelihood
 from ampsure.likelihoods.base import bounded
+from ampsure.likelihoods.gaussian import AmplitudeMean, Gaussian
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.noise import NoiseProfile, find_noise
 from ampsure.posteriors import Ensemble, Point, Posterior, Variational, neighbours
-from ampsure.preprocessing import Standardization
+from ampsure.preprocessing import LogTarget, Standardization
 from ampsure.scratch import Column, Scratch, each, lazily, mean_square, parts, sample
 from ampsure.sources import Prepared, Source, TrainingSource, resident, window_of
 from ampsure.surrogate import Stage, Surrogate, combine, dtype_of, find_device, sum_of_stages, variational
@@ -104,8 +106,14 @@ def _learned(
             earlier[-1].likelihood.variance = (scale / earlier[-1].scale) ** 2
         seen = [(x.to(dtype), _scaled(y, scale).to(dtype)) for (x, _), y in zip(sets, left, strict=True)]
         name = "members" if stages == 1 else f"stage-{stage + 1}"
-        data = TrainingData(*seen[0], *resident(*seen[1]))
-        [history[name]] = yield name, [Training(posterior, likelihood, data, config.training, companion)]
+        # of stages, the last one: what an earlier one takes for noise may still be its own error
+        unbiased = 0 < stage == stages - 1 and systematic == "held-out" and isinstance(target, LogTarget)
+        learned, given = likelihood, seen[:2]
+        if unbiased and isinstance(likelihood, Gaussian):
+            exponent = partial(_with, value=target.scale * scale)
+            learned, given = AmplitudeMean(likelihood), [(x, lazily(exponent, y)) for x, y in given]
+        data = TrainingData(*given[0], *resident(*given[1]))
+        [history[name]] = yield name, [Training(posterior, learned, data, config.training, companion)]
         network = posterior.requires_grad_(False).members().requires_grad_(False)
         limit = largest_mean(network, likelihood, seen[0][0], systematic) if stage else inf
         if likelihood.outliers:  # there is nothing more to learn from them, unless they are noise
@@ -135,6 +143,7 @@ def _learned(
         limit=limit,
         earlier=earlier,
         noise=noise,
+        unbiased=isinstance(learned, AmplitudeMean),
         posterior=posterior if isinstance(posterior, Variational) else None,
         cuts=_cuts(source.events),
         history=history,
@@ -171,6 +180,7 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[Wanted, 
     standardization = Standardization.fit(raw[:n])
     besides = stat + surrogate.noise(x) / surrogate.scale**2
     seen, given = standardization(raw[:n]).to(x.dtype), torch.stack([residual, syst, besides], dim=1)
+    given = _with(given, surrogate.target.scale * surrogate.scale if surrogate.unbiased else 0.0)
     folds = torch.arange(n, device=y.device) % min(_FOLDS, n)
     size = {
         "batch_size": min(config.training.batch_size, 1024, max(n // 20, 1)),
@@ -267,6 +277,11 @@ def _stack(
 
 def _scaled(column: Column, unit: float) -> Column:
     return lazily(lambda values: values / unit, column)
+
+
+def _with(values: Tensor, value: float) -> Tensor:
+    """Another column, the same for all: (N,) or (N, C) -> (N, C + 1)."""
+    return torch.column_stack([values, torch.full_like(values[..., 0] if values.ndim > 1 else values, value)])
 
 
 def _chosen(values: Tensor, mask: Tensor) -> Tensor:

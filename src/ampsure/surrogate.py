@@ -45,7 +45,7 @@ from ampsure.training.sigma import ResidualVariance
 
 __all__ = ["Stage", "Surrogate", "load_surrogate"]
 
-SCHEMA_VERSION = 4  # 2: stages; 3: their limits, calibration, holes, noise; 4: neighbours
+SCHEMA_VERSION = 5  # 2: stages; 3: their limits, calibration, holes, noise; 4: neighbours; 5: unbiased
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CHUNK = 4096  # rows at a time: what stays in the cache
 _ONE_SIGMA = 0.8413447461  # of a Gaussian is below one sigma
@@ -86,6 +86,7 @@ class Surrogate:
         neighbours: of the network of every stage, the last one's at the end, drawn from a Laplace posterior; none where
             members tell the statistical uncertainty.
         noise: found in narrow ranges, if amplitudes may be wrong (`likelihood.outliers`).
+        unbiased: what the members give for a logarithm of the amplitude is that of its mean, not the mean of it.
         posterior: what the members were drawn from, if they can be drawn again (see `resampled`).
         cuts: of the training events, for the domain flag; None where they are not known.
         history: losses of every epoch, by stage.
@@ -100,6 +101,7 @@ class Surrogate:
     network: StackedMLP
     scale: float = 1.0
     limit: float = inf
+    unbiased: bool = False
     earlier: tuple[Stage, ...] = ()
     sigma_network: StackedMLP | None = None
     calibration: Calibration | None = None
@@ -234,7 +236,10 @@ class Surrogate:
         variance_syst = variance_syst + self.noise(features) / square
         # nobody can know less than the spread of all amplitudes; a network that runs away would say so
         variances = [(square * v).clamp_max(1.0) for v in (variance_syst, variance_stat)]
-        return offset + self.scale * mean, variances[0], variances[1], inside, out, offset
+        centre = offset + self.scale * mean
+        if self.unbiased:
+            centre = centre - 0.5 * self.target.scale * (variances[0] + variances[1])
+        return centre, variances[0], variances[1], inside, out, offset
 
     @property
     def doubt(self) -> tuple[float, bool]:
@@ -361,6 +366,7 @@ class Surrogate:
             "network": _shape(self.network),
             "scale": self.scale,
             "limit": _finite(self.limit),
+            "unbiased": self.unbiased,
             "earlier": [
                 {
                     "network": _shape(stage.network),
@@ -460,6 +466,7 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
             network=network,
             scale=description.get("scale", 1.0),  # schema 1 knew one stage
             limit=_limit(description),
+            unbiased=bool(description.get("unbiased", False)),
             earlier=tuple(
                 Stage(
                     _network(stage["network"], config, _section(tensors, f"earlier.{k}.")).double(),

@@ -298,6 +298,7 @@ def _model(surrogate: Surrogate, weights: _Weights) -> str:
         f"constexpr bool doubt_everywhere = {_bool(everywhere)};",
         f"constexpr Likelihood likelihood = {_likelihood(s.likelihood)};",
         f"constexpr double last_scale = {_real(s.scale)}, last_limit = {_real(s.limit)};",
+        f"constexpr bool unbiased = {_bool(s.unbiased)};",
         f"constexpr bool has_sigma = {_bool(s.sigma_network is not None)};",
         *_network("sigma", s.sigma_network, weights),
         f"constexpr bool calibrated = {_bool(calibration is not None)};",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-__all__ = ["LOG_2PI", "Likelihood", "bounded"]
+__all__ = ["LOG_2PI", "Likelihood", "bounded", "log_mean"]
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -92,3 +92,15 @@ class _Held(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
+
+
+def log_mean(y: Tensor, variance: Tensor, exponent: Tensor) -> Tensor:
+    """Logarithm of the mean of exp(k y) over the exponent k, if y is the mean of a Gaussian: y + k variance/2.
+
+    Noise without a bias lowers the mean of a logarithm by k variance/2, which this takes back. Variances count up to
+    1/k^2, where the noise is as large as what it is added to.
+
+    >>> log_mean(torch.tensor(-0.005), torch.tensor(0.01), torch.tensor(1.0))
+    tensor(0.)
+    """
+    return y + 0.5 * exponent * torch.minimum(variance, exponent**-2)

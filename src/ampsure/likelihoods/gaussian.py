@@ -12,9 +12,9 @@ from torch.autograd.function import once_differentiable
 
 from ampsure.errors import AmpsureError
 
-from .base import LOG_2PI, Likelihood, bounded
+from .base import LOG_2PI, Likelihood, bounded, log_mean
 
-__all__ = ["Gaussian", "gaussian_nll"]
+__all__ = ["AmplitudeMean", "Gaussian", "gaussian_nll"]
 
 _WIDER = 10.0  # the distribution of wrong amplitudes
 
@@ -122,3 +122,39 @@ class Gaussian(Likelihood):
 
     def variance_syst(self, out: Tensor) -> Tensor:
         return torch.exp(bounded(out[..., 1]))
+
+
+@dataclass(eq=False)
+class AmplitudeMean(Likelihood):
+    """A Gaussian whose mean is learned as `log_mean`: that of the amplitude, where y is its logarithm.
+
+    Noise with sharp edges leaves edges in the mean of the logarithm, too, which no network follows; the mean amplitude
+    is as smooth as it was. The variance does not see this. y is (B, 2): the target, and the exponent, which differs
+    from training to training.
+    """
+
+    gaussian: Gaussian
+
+    name = "amplitude-mean"
+    n_outputs = 2
+
+    def __post_init__(self) -> None:
+        self.detached = self.gaussian.detached
+
+    def _of_log(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 2), (B, 2) -> (E, B)
+        return log_mean(y[..., 0], self.variance_syst(out).detach(), y[..., 1])
+
+    def nll(self, out: Tensor, y: Tensor) -> Tensor:
+        return self.gaussian.nll(out, self._of_log(out, y))
+
+    def loss(self, out: Tensor, y: Tensor) -> Tensor:
+        return self.gaussian.loss(out, self._of_log(out, y))
+
+    def validation_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        return self.gaussian.validation_loss(out, self._of_log(out, y))
+
+    def mean(self, out: Tensor) -> Tensor:
+        return self.gaussian.mean(out)
+
+    def variance_syst(self, out: Tensor) -> Tensor:
+        return self.gaussian.variance_syst(out)
