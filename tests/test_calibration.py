@@ -283,7 +283,7 @@ def test_a_noisy_box_is_found_and_saved(events, tmp_path):
 
 
 def test_what_is_known_of_noise_leaves_the_amplitude_as_it_is(events):
-    """A log-normal amplitude has a larger mean the more noise it has, if it is the mean of the logarithm that is known."""
+    """The mean of a log-normal amplitude grows with its noise, if what is known is the mean of the logarithm."""
     surrogate = fit(events, "recommended", config=CONFIG, epochs=3, batch_size=64, seed=1)
     assert surrogate.unbiased
     first = surrogate.predict(events.momenta)
