@@ -331,8 +331,8 @@ class Engine:
         """Steps with the events in `_index` and the rates in `_rates`; notes losses and whether they are finite."""
         index = self._index[:n] + self._offsets[:, None, None]
         x, y = (torch.index_select(v, 0, index.flatten()).unflatten(0, index.shape) for v in (self._x, self._y))
-        for k in range(n):
-            self._train_step(k, x[k], y[k])
+        losses = torch.stack([self._train_step(k, x[k], y[k]) for k in range(n)])  # their means in one call
+        torch.mean(losses, 2, out=self._losses[:n].flatten(1))
         self._sum += self._losses[:n].sum(0, dtype=torch.float64)
         total = self._losses[:n].sum(2) + self._others[:n]
         bad = (self._clock + self._counts[:n]).masked_fill(torch.isfinite(total), _NEVER)
@@ -344,8 +344,8 @@ class Engine:
             if isinstance(optimizer, SOAP):
                 optimizer.refresh()
 
-    def _train_step(self, k: int, x: Tensor, y: Tensor) -> None:
-        """Step k of a chunk: members see events (G, 1 or E, B, F), (G, 1 or E, B) and move; losses are noted."""
+    def _train_step(self, k: int, x: Tensor, y: Tensor) -> Tensor:
+        """Step k of a chunk: members see events (G, 1 or E, B, F), (G, 1 or E, B) and move; their losses (G E, B)."""
         out = self._posterior(self._spread(x), self.likelihood.detached)  # (G E, B, n_outputs)
         loss = self.likelihood.loss(out, self._spread(y))  # (G E, B)
         mean = self.likelihood.mean(out)
@@ -375,7 +375,7 @@ class Engine:
                 gradient.mul_((self.config.gradient_clip / norm.clamp_min(1e-30)).clamp_max(1.0))
             rate = self._rates[k][:, None].expand(-1, len(stack.weights) // len(self.trainings)).flatten()
             optimizer.update(rate)
-        torch.mean(loss.detach(), 1, out=self._losses[k].view(-1))
+        return loss.detach()
 
     def _spread(self, values: Tensor) -> Tensor:
         """(G, 1 or E, ...) -> (G E, ...), or without that axis if it is the same for all members there are."""
