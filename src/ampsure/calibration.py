@@ -13,14 +13,14 @@ from torch.nn.functional import softplus
 
 from ampsure.errors import AmpsureError
 from ampsure.likelihoods import Likelihood
-from ampsure.likelihoods.base import LOG_2PI, bounded, log_mean
+from ampsure.likelihoods.base import LOG_2PI, bounded, lift
 from ampsure.networks import StackedMLP
 from ampsure.preprocessing import Standardization
 
 __all__ = ["REVISION", "Calibration", "VarianceCorrection", "calibration_inputs", "conformal_rank", "conformal_reach"]
 
 REVISION = 4
-"""Of how calibrations are learned: what was measured with an earlier one is measured again."""
+"""Of how they, and what they calibrate, are learned: what was measured or begun with an earlier one is done again."""
 
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
 _SCORES = 4096  # kept for intervals
@@ -32,7 +32,7 @@ _FEWEST, _MOST = -9.0, 0.0  # logarithm of the odds of being wrong
 class VarianceCorrection(Likelihood):
     """The network gives the log of a factor to a variance.
 
-    y is (B, 4): residual, that variance, one besides it, and the exponent if the residual is from a `log_mean`, or 0.
+    y is (B, 4): residual, that variance, one besides it, and the exponent if the residual is below a `lift`, or 0.
 
     Its second output is the log of the odds that an amplitude is wrong, by too little to be called so: such amplitudes
     would otherwise make the variance too large, and most where it is smallest. Residuals of the others are Gaussian,
@@ -53,7 +53,11 @@ class VarianceCorrection(Likelihood):
     def pull(self, out: Tensor, y: Tensor) -> Tensor:
         """Residual in units of the corrected standard deviation: (E, B, 2), (B, 4) -> (E, B)."""
         variance = self._variance(out, y)
-        return log_mean(y[..., 0], variance, y[..., 3]) / variance.sqrt()
+        return (y[..., 0] + lift(variance, y[..., 3])) * torch.exp(-0.5 * variance.log())
+
+    def exponent(self, out: Tensor, y: Tensor) -> Tensor:
+        """The exponent for the pull in place of the residual: (E, B, 2), (B, 4) -> (E, B)."""
+        return y[..., 3] * self._variance(out, y).sqrt()
 
     def _variance(self, out: Tensor, y: Tensor) -> Tensor:
         return bounded(out[..., 0]).exp() * y[..., 1] + y[..., 2]
@@ -155,10 +159,11 @@ class Calibration:
         square = self.scale**2
         return self.shift * (corrected + variance_stat).sqrt(), square * corrected, square * variance_stat
 
-    def settled(self, pull: Tensor, crossed: Pulls | None = None) -> Calibration:
+    def settled(self, pull: Tensor, crossed: Pulls | None = None, exponent: Tensor | None = None) -> Calibration:
         """With shift, scale and scores from pulls (N,) of events that neither networks nor members have seen.
 
         A pull is measured from the mean of all others, as the one to come will be. Few pulls teach no shift or scale.
+        With exponents (N,) they have a `lift`, which the scale will change.
         """
         count, shift, scale, size = len(pull), 0.0, 1.0, pull.double().abs()
         known = pull.double() if crossed is None else torch.cat([pull, crossed.pull]).double()
@@ -175,6 +180,9 @@ class Calibration:
                 others = one_sigma(crossed.pull, weight[count:])
                 alone = np.exp(np.mean([np.log(one_sigma(each, weight[:count])) for each in crossed.alone]))
                 scale *= float(others / alone) ** (len(crossed.pull) / len(known))
+            if exponent is not None:
+                lifted = [lift(torch.full_like(exponent, v), exponent) for v in (1.0, scale**2)]
+                size = (pull - lifted[0] + lifted[1] - shift).double().abs() * len(known) / (len(known) - 1)
         scores = size.sort().values.cpu()[torch.from_numpy(_ranks(count))] / scale
         return replace(self, shift=shift, scale=scale, scores=scores, count=count)
 

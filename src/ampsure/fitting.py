@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ampsure.calibration import REVISION
 from ampsure.config import DEFAULT_METHOD, Config, resolve
 from ampsure.errors import AmpsureError
 from ampsure.events import Events
@@ -142,7 +143,12 @@ def alike(config: Config) -> str:
 
 
 def _fingerprint(jobs: Sequence[tuple[TrainingSource, Config]]) -> str:
-    keys = (source.checksum + config.model_dump_json(exclude={"data": {"memory"}}) for source, config in jobs)
+    keys = (
+        source.checksum
+        + config.model_dump_json(exclude={"data": {"memory"}})
+        + (f"calibration {REVISION}" if config.posterior.systematic == "held-out" else "")
+        for source, config in jobs
+    )
     windows = {f"{window_of(c)}" for source, c in jobs if isinstance(source.events, EventFile)}
     return sha256("".join([*keys, *windows]).encode()).hexdigest()
 

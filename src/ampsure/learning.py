@@ -94,6 +94,7 @@ def _learned(
     sets: list[_Set] = [(prepared.x, prepared.y), (x, y), (x, y)]  # the last one for the calibration
     standardization, target = prepared.standardization.to(device), prepared.target
     noise = NoiseProfile(x.new_zeros(0, 4))
+    unbiased = systematic == "held-out" and config.likelihood.name == Gaussian.name and isinstance(target, LogTarget)
     del prepared  # what was filtered need not be kept
     for stage in range(stages):
         likelihood = get_likelihood(config.likelihood.name, **config.likelihood.options)
@@ -106,12 +107,10 @@ def _learned(
             earlier[-1].likelihood.variance = (scale / earlier[-1].scale) ** 2
         seen = [(x.to(dtype), _scaled(y, scale).to(dtype)) for (x, _), y in zip(sets, left, strict=True)]
         name = "members" if stages == 1 else f"stage-{stage + 1}"
-        # of stages, the last one: what an earlier one takes for noise may still be its own error
-        unbiased = 0 < stage == stages - 1 and systematic == "held-out" and isinstance(target, LogTarget)
         learned, given = likelihood, seen[:2]
         if unbiased and isinstance(likelihood, Gaussian):
-            exponent = partial(_with, value=target.scale * scale)
-            learned, given = AmplitudeMean(likelihood), [(x, lazily(exponent, y)) for x, y in given]
+            columns = partial(_with, exponent=target.scale * scale)
+            learned, given = AmplitudeMean(likelihood), [(x, lazily(columns, y)) for x, y in given]
         data = TrainingData(*given[0], *resident(*given[1]))
         [history[name]] = yield name, [Training(posterior, learned, data, config.training, companion)]
         network = posterior.requires_grad_(False).members().requires_grad_(False)
@@ -143,7 +142,7 @@ def _learned(
         limit=limit,
         earlier=earlier,
         noise=noise,
-        unbiased=isinstance(learned, AmplitudeMean),
+        unbiased=unbiased,
         posterior=posterior if isinstance(posterior, Variational) else None,
         cuts=_cuts(source.events),
         history=history,
@@ -179,8 +178,9 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[Wanted, 
     raw = calibration_inputs(x, syst, stat)
     standardization = Standardization.fit(raw[:n])
     besides = stat + surrogate.noise(x) / surrogate.scale**2
-    seen, given = standardization(raw[:n]).to(x.dtype), torch.stack([residual, syst, besides], dim=1)
-    given = _with(given, surrogate.target.scale * surrogate.scale if surrogate.unbiased else 0.0)
+    exponent = surrogate.target.scale * surrogate.scale if surrogate.unbiased else 0.0
+    seen = standardization(raw[:n]).to(x.dtype)
+    given = torch.stack([residual, syst, besides, torch.full_like(residual, exponent)], dim=1)
     folds = torch.arange(n, device=y.device) % min(_FOLDS, n)
     size = {
         "batch_size": min(config.training.batch_size, 1024, max(n // 20, 1)),
@@ -210,7 +210,8 @@ def _calibrate(surrogate: Surrogate, x: Tensor, y: Tensor) -> Generator[Wanted, 
         count = len(y) - n
         pull, alone = (likelihood.pull(out, given[: out.shape[-2]]) for out in (told, all_of))
     if count:
-        learned = learned.settled(pull[:count], Pulls(pull[count:], alone, right))
+        lifted = likelihood.exponent(told, given)[:count] if exponent else None
+        learned = learned.settled(pull[:count], Pulls(pull[count:], alone, right), lifted)
     surrogate.calibration = learned
     return histories[0]
 
@@ -279,9 +280,9 @@ def _scaled(column: Column, unit: float) -> Column:
     return lazily(lambda values: values / unit, column)
 
 
-def _with(values: Tensor, value: float) -> Tensor:
-    """Another column, the same for all: (N,) or (N, C) -> (N, C + 1)."""
-    return torch.column_stack([values, torch.full_like(values[..., 0] if values.ndim > 1 else values, value)])
+def _with(y: Tensor, exponent: float) -> Tensor:
+    """What `AmplitudeMean` sees, of targets (N,): (N, 2)."""
+    return torch.stack([y, torch.full_like(y, exponent)], dim=1)
 
 
 def _chosen(values: Tensor, mask: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from ampsure.generation.settings import Cuts
 from ampsure.io import temporary_beside
 from ampsure.kinematics import Array
 from ampsure.likelihoods import Likelihood, get_likelihood
+from ampsure.likelihoods.base import lift
 from ampsure.networks import StackedMLP
 from ampsure.noise import NoiseProfile
 from ampsure.posteriors import Variational, inverse_variance_mean, variance_of_neighbours
@@ -187,7 +188,7 @@ class Surrogate:
     def _predict(self, momenta: Tensor, linear: bool) -> tuple[Moments, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Moments of the amplitude, domain flag, standardised mean and total variance (B,), outputs, earlier stages.
 
-        The outputs are (E, B, n_outputs), the sum of the earlier stages (B,).
+        The outputs are (E, B, n_outputs), what is added to them (B,).
         """
         y, syst, stat, inside, out, offset = self._standardised(momenta)
         return self.target.moments(y, syst, stat, linear=linear), inside, y, syst + stat, out, offset
@@ -236,10 +237,9 @@ class Surrogate:
         variance_syst = variance_syst + self.noise(features) / square
         # nobody can know less than the spread of all amplitudes; a network that runs away would say so
         variances = [(square * v).clamp_max(1.0) for v in (variance_syst, variance_stat)]
-        centre = offset + self.scale * mean
-        if self.unbiased:
-            centre = centre - 0.5 * self.target.scale * (variances[0] + variances[1])
-        return centre, variances[0], variances[1], inside, out, offset
+        if self.unbiased:  # from the logarithm of the mean to the mean of the logarithm
+            offset = offset - lift(variances[0] + variances[1], self.target.scale)
+        return offset + self.scale * mean, variances[0], variances[1], inside, out, offset
 
     @property
     def doubt(self) -> tuple[float, bool]:

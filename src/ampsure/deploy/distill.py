@@ -19,6 +19,7 @@ from ampsure.events import Events
 from ampsure.io import checksum
 from ampsure.learning import largest_mean
 from ampsure.likelihoods import Distilled
+from ampsure.likelihoods.base import lift
 from ampsure.networks import StackedMLP
 from ampsure.posteriors import Point
 from ampsure.preprocessing import get_features
@@ -107,6 +108,7 @@ def distill(
         network=network,
         scale=scale,
         limit=limit,
+        unbiased=teacher.unbiased,
         earlier=earlier,
         cuts=teacher.cuts,
         history=history,
@@ -129,6 +131,8 @@ def _lesson(teacher: Surrogate, momenta: Tensor) -> tuple[Tensor, Tensor]:
     features = get_features(teacher.config.features.inputs)
     raw = torch.cat([features(m.to(teacher.device), teacher.process) for m in momenta.split(100_000)])
     mean, syst, stat, _ = teacher.standardised(momenta)
+    if teacher.unbiased:  # the smooth one of both means
+        mean = mean + lift(syst + stat, teacher.target.scale)
     return teacher.standardization(raw), torch.stack([mean, *(v.clamp_min(_SMALLEST) for v in (syst, stat))], dim=1)
 
 

@@ -26,6 +26,7 @@ from ampsure.errors import AmpsureError, InvalidEventsError
 from ampsure.io import temporary_beside
 from ampsure.kinematics import Array
 from ampsure.likelihoods import Evidential, EvidentialMixture, Likelihood, Mixture
+from ampsure.likelihoods.base import LARGEST_NOISE
 from ampsure.likelihoods.mse import MSE
 from ampsure.networks import StackedMLP
 from ampsure.posteriors.laplace import STEP
@@ -299,6 +300,7 @@ def _model(surrogate: Surrogate, weights: _Weights) -> str:
         f"constexpr Likelihood likelihood = {_likelihood(s.likelihood)};",
         f"constexpr double last_scale = {_real(s.scale)}, last_limit = {_real(s.limit)};",
         f"constexpr bool unbiased = {_bool(s.unbiased)};",
+        f"constexpr double largest_noise = {_real(LARGEST_NOISE)};",
         f"constexpr bool has_sigma = {_bool(s.sigma_network is not None)};",
         *_network("sigma", s.sigma_network, weights),
         f"constexpr bool calibrated = {_bool(calibration is not None)};",

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-__all__ = ["LOG_2PI", "Likelihood", "bounded", "log_mean"]
+__all__ = ["LARGEST_NOISE", "LOG_2PI", "Likelihood", "bounded", "lift"]
 
 LOG_2PI = math.log(2 * math.pi)
+LARGEST_NOISE = 0.25  # variance of the logarithm of an amplitude that noise is known to lower: sigma is half of it
 
 
 class Likelihood:
@@ -94,13 +95,13 @@ class _Held(torch.autograd.Function):
         return gradient, None
 
 
-def log_mean(y: Tensor, variance: Tensor, exponent: Tensor) -> Tensor:
-    """Logarithm of the mean of exp(k y) over the exponent k, if y is the mean of a Gaussian: y + k variance/2.
+def lift(variance: Tensor, exponent: Tensor | float) -> Tensor:
+    """How far the logarithm of the mean of exp(k y), over the exponent k, lies above the mean of a Gaussian y.
 
-    Noise without a bias lowers the mean of a logarithm by k variance/2, which this takes back. Variances count up to
-    1/k^2, where the noise is as large as what it is added to.
+    k variance/2: by so much noise without a bias lowers the mean of a logarithm. Variances count up to `LARGEST_NOISE`
+    of the exponential: a sigma that is still being learned must not move the mean at will.
 
-    >>> log_mean(torch.tensor(-0.005), torch.tensor(0.01), torch.tensor(1.0))
-    tensor(0.)
+    >>> lift(torch.tensor(0.01), 1.0)
+    tensor(0.0050)
     """
-    return y + 0.5 * exponent * torch.minimum(variance, exponent**-2)
+    return 0.5 * exponent * variance.clamp_max(LARGEST_NOISE * exponent**-2)

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from ampsure.errors import AmpsureError
 
-from .base import LOG_2PI, Likelihood, bounded, log_mean
+from .base import LOG_2PI, Likelihood, bounded, lift
 
 __all__ = ["AmplitudeMean", "Gaussian", "gaussian_nll"]
 
@@ -126,7 +126,7 @@ class Gaussian(Likelihood):
 
 @dataclass(eq=False)
 class AmplitudeMean(Likelihood):
-    """A Gaussian whose mean is learned as `log_mean`: that of the amplitude, where y is its logarithm.
+    """A Gaussian y whose mean is learned by its `lift`: as the logarithm of the mean amplitude.
 
     Noise with sharp edges leaves edges in the mean of the logarithm, too, which no network follows; the mean amplitude
     is as smooth as it was. The variance does not see this. y is (B, 2): the target, and the exponent, which differs
@@ -141,17 +141,17 @@ class AmplitudeMean(Likelihood):
     def __post_init__(self) -> None:
         self.detached = self.gaussian.detached
 
-    def _of_log(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 2), (B, 2) -> (E, B)
-        return log_mean(y[..., 0], self.variance_syst(out).detach(), y[..., 1])
+    def _lifted(self, out: Tensor, y: Tensor) -> Tensor:  # (E, B, 2), (B, 2) -> (E, B)
+        return y[..., 0] + lift(self.variance_syst(out).detach(), y[..., 1])
 
     def nll(self, out: Tensor, y: Tensor) -> Tensor:
-        return self.gaussian.nll(out, self._of_log(out, y))
+        return self.gaussian.nll(out, self._lifted(out, y))
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
-        return self.gaussian.loss(out, self._of_log(out, y))
+        return self.gaussian.loss(out, self._lifted(out, y))
 
     def validation_loss(self, out: Tensor, y: Tensor) -> Tensor:
-        return self.gaussian.validation_loss(out, self._of_log(out, y))
+        return self.gaussian.validation_loss(out, self._lifted(out, y))
 
     def mean(self, out: Tensor) -> Tensor:
         return self.gaussian.mean(out)

@@ -350,7 +350,8 @@ void ampsure_surrogate::predict(const Momenta& momenta, std::size_t first, int p
             return std::min(model::last_scale * model::last_scale * v, 1.0) * model::target_scale * model::target_scale;
         };
         m = {model::target_mean + model::target_scale * y, variance(m.syst), variance(m.stat)};
-        if (model::unbiased) m.mean -= (m.syst + m.stat) / 2;  // of the logarithm, from the logarithm of the mean
+        // from the logarithm of the mean to the mean of the logarithm
+        if (model::unbiased) m.mean -= std::min(m.syst + m.stat, model::largest_noise) / 2;
         if (!valid[i]) m = {undefined, undefined, undefined}, inside[i] = false;
     }
 }
