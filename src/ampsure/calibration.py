@@ -20,7 +20,7 @@ from ampsure.preprocessing import Standardization
 __all__ = ["REVISION", "Calibration", "VarianceCorrection", "calibration_inputs", "conformal_rank", "conformal_reach"]
 
 REVISION = 4
-"""Of how a calibration, and what it calibrates, is learned: what was begun or measured with an earlier one starts again."""
+"""Of how a calibration, and what it calibrates, is learned: what was begun with an earlier one starts again."""
 
 _ONE_SIGMA = 0.6826894921  # of a Gaussian
 _SCORES = 4096  # kept for intervals
