@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
 import ampsure
-from ampsure import AmpsureError, audit, fit, load_surrogate
+from ampsure import AmpsureError, audit, fit, fitting, load_surrogate
 from ampsure.calibration import Calibration, Pulls, VarianceCorrection
 from ampsure.config import resolve
 from ampsure.disturbances import BoxSmearing, Gap, UniformSmearing
@@ -297,6 +297,18 @@ def test_what_is_known_of_noise_leaves_the_amplitude_as_it_is(events):
     assert (second.sigma_syst > 0.2 * second.amplitude).all()
 
 
+def test_what_an_earlier_revision_began_is_not_resumed(events, tmp_path, monkeypatch):
+    def begin() -> ampsure.Surrogate:
+        return fit(events, "recommended", config=CONFIG, epochs=1, batch_size=64, seed=1, checkpoint=tmp_path)
+
+    monkeypatch.setattr(fitting, "REVISION", -1)
+    begin()
+    begin()
+    monkeypatch.undo()
+    with pytest.raises(AmpsureError, match="other data or settings, or of another version"):
+        begin()
+
+
 @pytest.mark.parametrize("noise", [UniformSmearing(0.2), BoxSmearing(0.3, width=35.0), BoxSmearing(0.3, width=5.0)])
 def test_noise_gives_no_bias(noise):
     many = ampsure.generate("gg_yyg", 12_000, preset="benchmark", seed=5)
@@ -312,7 +324,7 @@ def test_noise_gives_no_bias(noise):
 
 @given(st.floats(0.3, 3), st.floats(0.01, 3), st.sampled_from([0.5, 0.683, 0.9]))
 def test_intervals_hold_the_events_they_come_from(width, exponent, level):
-    """Center and sigma as `predict` makes them of a calibration that knows a scale, a shift and a lift."""
+    """Centre and sigma as `predict` makes them of a calibration that knows a scale, a shift and a lift."""
     rng = np.random.default_rng(1)
     residual, sigma = torch.from_numpy(width * rng.standard_normal(400)), torch.linspace(0.5, 2, 400).double()
     networks, standardization = StackedMLP(1, 1, hidden=(2,)), Standardization.fit(torch.randn(20, 1))

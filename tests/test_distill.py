@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,10 @@ import torch
 import ampsure
 from ampsure import AmpsureError, fit, load_surrogate
 from ampsure.deploy import distill
+from ampsure.deploy.distill import _lesson
 from ampsure.evaluation import pull_tot
 from ampsure.likelihoods import Distilled
+from ampsure.noise import NoiseProfile
 from tests.test_surrogate import toy
 
 CONFIG = {"network": {"hidden": (64, 64)}, "posterior": {"members": 3}}
@@ -80,6 +84,18 @@ def test_any_surrogate_can_teach(method, events):
     assert np.isfinite(b.sigma_tot).all()
     if method == "mse":
         assert (b.sigma_stat < 1e-3 * b.amplitude).all()
+
+
+def test_the_mean_of_a_lesson_has_no_edges_of_noise(events):
+    small = {"network": {"hidden": (16, 16)}, "posterior": {"members": 2}}
+    teacher = fit(events, "recommended", config=small, epochs=5, batch_size=128, seed=1)
+    edges = torch.tensor([[0.0, 0.0, 0.5, 0.04 / teacher.target.scale**2]], dtype=torch.float64)
+    momenta = torch.from_numpy(events.momenta)
+    _, quiet = _lesson(teacher, momenta)
+    _, noisy = _lesson(replace(teacher, noise=NoiseProfile(edges)), momenta)
+    torch.testing.assert_close(noisy[:, 0], quiet[:, 0], rtol=0, atol=1e-12)
+    assert (noisy[:, 1] > quiet[:, 1]).any()
+    assert distill(teacher, events, epochs=1).unbiased
 
 
 def test_what_is_not_learned_is_in_sigma_syst():

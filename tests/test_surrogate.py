@@ -186,6 +186,7 @@ def test_damaged_surrogates_are_refused(trained, tmp_path):
         ({"format": "other"}, "does not describe"),
         ({"weights_checksum": "0"}, "do not match"),
         ({"likelihood": {"name": "gauss", "options": {}}}, "did you mean"),
+        ({"unbiased": "false"}, "neither true nor false"),
         ({"network": {"widths": [1, 2], "members": 3}}, "other shapes"),
     ):
         (folder / "surrogate.json").write_text(json.dumps({**description, **change}))

@@ -466,7 +466,7 @@ def load_surrogate(path: str | os.PathLike[str], device: str = "cpu") -> Surroga
             network=network,
             scale=description.get("scale", 1.0),  # schema 1 knew one stage
             limit=_limit(description),
-            unbiased=bool(description.get("unbiased", False)),
+            unbiased=_flag(description.get("unbiased", False)),
             earlier=tuple(
                 Stage(
                     _network(stage["network"], config, _section(tensors, f"earlier.{k}.")).double(),
@@ -528,6 +528,12 @@ def _finite(limit: float) -> float | None:
 def _limit(description: dict[str, Any]) -> float:
     limit = description.get("limit")  # None, or of a schema that had none
     return inf if limit is None else float(limit)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
 
 
 def _shape(network: StackedMLP) -> dict[str, Any]:

@@ -512,7 +512,10 @@ class Engine:
             raise AmpsureError(f"{path} is not seen by all processes: choose a folder that their machines share.")
         state = read_checkpoint(path)
         if state["fingerprint"] != self._fingerprint:
-            raise AmpsureError(f"{path} belongs to a training with other data or settings: remove it to start again.")
+            raise AmpsureError(
+                f"{path} belongs to a training with other data or settings, or of another version: remove it to start"
+                " again."
+            )
         self.step = state["step"]
         for course, saved in zip(self._courses, state["courses"], strict=True):
             if not 0 <= saved["end"] <= course.total or self.step < 0:
